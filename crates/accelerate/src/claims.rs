@@ -1,9 +1,9 @@
 //! Exclusive claims: at most one flow at a time holds a claim on one key.
 //!
-//! A client may have several connections to a server, and a promise of the server may hold for all
-//! of them. What a half does under such a promise, another connection can undo, and its half would
-//! not hear of it. Such a half claims a key that names the client and the server, and relies on the
-//! promise only while it holds the claim.
+//! A client may have several connections to a server, and a promise of the server (an oplock, a
+//! lease) may hold for all of them. Another connection can break such a promise, and the half that
+//! relies on it would not notice. Such a half claims a key that names the client and the server,
+//! and relies on the promise only while it holds the claim.
 //!
 //! ```text
 //!   first flow:   Claim ──► ClaimGranted
@@ -11,15 +11,15 @@
 //!                       ──► ClaimDenied, to the second, which goes on without it
 //!   all but one of them end ──► ClaimGranted, to the one that is left
 //! ```
-//! A key on which two flows have a claim is held by neither. The engine keeps one [`ClaimTable`] for all
-//! of its flows and passes the decisions on. It does not know of flows that bypass the node.
+//! A key that two flows claim is held by neither. The engine keeps one [`ClaimTable`] for all of
+//! its flows and passes the decisions on. It does not know the flows that bypass the node.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::AcceleratorInput;
 
-/// The key of a claim: a digest that a protocol makes of whatever the claim is for. Flows that claim
+/// The key of a claim: a digest that a protocol derives from the claim's subject. Flows that claim
 /// the same key compete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimKey(pub [u8; 32]);
@@ -30,7 +30,7 @@ enum ClaimState {
     /// It was made and is not decided yet.
     Pending,
     Granted,
-    /// The flow was told to release it and has not done so yet.
+    /// The flow was asked to release it and has not done so yet.
     Revoked,
     /// Another flow claims the same key.
     Denied,
@@ -55,7 +55,7 @@ impl ClaimTable {
         }
     }
 
-    /// Takes a flow's word that it no longer relies on its claim.
+    /// Records that a flow no longer relies on its claim.
     pub fn released(&mut self, flow: u64) {
         if let Some(key) = self.keys.get(&flow).copied() {
             let state = self.states.get_mut(&key).and_then(|of| of.get_mut(&flow));

@@ -1,32 +1,32 @@
 //! Names the protocol of a flow from its port and first bytes, for people to read.
 //!
-//! Detection only looks: it holds no byte back, so protocols whose server speaks first (FTP,
-//! SMTP, SSH) cannot be stalled by it, and it looks at the first [`LOOK_LIMIT`] bytes of each
-//! direction only. What it cannot name stays [`DetectedProtocol::UNKNOWN`].
+//! Detection holds no byte back, so it cannot stall protocols whose server speaks first (FTP, SMTP,
+//! SSH). It inspects only the first [`LOOK_LIMIT`] bytes of each direction. Other protocols stay
+//! [`DetectedProtocol::UNKNOWN`].
 
 use std::fmt;
 
 use crate::registry::ENTRIES;
 
-/// How many bytes of a direction are looked at: enough for a TLS record header, a request line's method,
-/// or a message's header behind its length.
+/// The number of bytes of a direction that are inspected: enough for a TLS record header, a request
+/// line's method, or a message's header behind its length.
 pub const LOOK_LIMIT: usize = 16;
 
 /// A protocol that a flow can be seen to speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DetectedProtocol {
-    /// What it is called in tables.
+    /// The protocol's name in tables.
     pub name: &'static str,
-    /// Whether the hosts encrypt all that follows, so that nothing of it repeats.
+    /// True if the hosts encrypt all following bytes, so that none of them repeat.
     pub is_encrypted: bool,
 }
 
-/// How an accelerator recognises its protocol.
+/// The rules by which an accelerator recognises its protocol.
 #[derive(Clone, Copy)]
 pub struct ProtocolDetection {
-    /// What the accelerator's ports alone suggest.
+    /// The protocol that the accelerator's ports alone suggest.
     pub by_port: DetectedProtocol,
-    /// What the first bytes of either direction show, of which [`LOOK_LIMIT`] are looked at.
+    /// The protocol that the first bytes of either direction show, at most [`LOOK_LIMIT`] of them.
     pub by_first_bytes: fn(&[u8]) -> Option<DetectedProtocol>,
 }
 
@@ -35,7 +35,7 @@ impl DetectedProtocol {
     pub const UNKNOWN: Self = Self::clear("unknown");
     /// HTTP/1.x in clear (RFC 9112).
     pub const HTTP: Self = Self::clear("http");
-    /// TLS, whatever is inside (RFC 8446).
+    /// TLS with any content (RFC 8446).
     pub const TLS: Self = Self::encrypted("tls");
     /// The File Transfer Protocol's control connection (RFC 959).
     pub const FTP: Self = Self::clear("ftp");
@@ -69,7 +69,7 @@ impl fmt::Display for DetectedProtocol {
     }
 }
 
-/// What the server's port alone suggests.
+/// Returns the protocol that the server's port alone suggests.
 #[must_use]
 pub fn by_port(port: u16) -> DetectedProtocol {
     let mut entries = ENTRIES.iter().filter(|entry| entry.ports.contains(&port));
@@ -89,9 +89,9 @@ fn by_well_known_port(port: u16) -> DetectedProtocol {
     }
 }
 
-/// What the first bytes of either direction show, or `None` when they show nothing.
+/// Returns the protocol that the first bytes of either direction show; `None` when they show none.
 ///
-/// Shorter input than [`LOOK_LIMIT`] is judged by what is there.
+/// Input shorter than [`LOOK_LIMIT`] is judged by the available bytes.
 #[must_use]
 pub fn by_first_bytes(bytes: &[u8]) -> Option<DetectedProtocol> {
     let bytes = &bytes[..bytes.len().min(LOOK_LIMIT)];

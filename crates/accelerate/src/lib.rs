@@ -1,28 +1,28 @@
 //! Protocol accelerators, one folder each, and the contract they keep.
 //!
-//! An accelerator is two machines, its *halves*: the near half beside the client and the far
-//! half beside the server. Both are [`AcceleratorHalf`]s: bytes from their host come in as
-//! [`AcceleratorInput::Lan`], what the other half said as [`AcceleratorInput::Wan`], and what they want done comes out
-//! of [`AcceleratorHalf::poll_output`]. They own no socket, task or clock.
+//! An accelerator is two state machines, its *halves*: the near half beside the client and the far
+//! half beside the server. Both are [`AcceleratorHalf`]s. Bytes from their host arrive as
+//! [`AcceleratorInput::Lan`], segments of the other half as [`AcceleratorInput::Wan`], and their
+//! actions come out of [`AcceleratorHalf::poll_output`]. They own no socket, task or clock.
 //!
 //! ```text
 //!  client ──Lan──► near half ──ToWan──►  reduce, tunnel  ──Wan──► far half ──ToLan──► server
 //!  client ◄─ToLan─ near half ◄──Wan────  tunnel, restore ◄─ToWan─ far half ◄──Lan──── server
 //! ```
 //!
-//! What crosses between the halves is a sequence of [`Segment`](vocab::FlowSegment)s: payload (the
-//! user's data, which the dictionary remembers), control (the protocol's bytes around it) and
-//! frames (what the halves say to each other, never shown to a host). Keeping payload apart is
-//! what lets the same file be recognised whichever protocol carried it.
+//! The halves exchange a sequence of [`FlowSegment`](vocab::FlowSegment)s: payload (the user's data, which
+//! the dictionary remembers), control (the protocol's bytes around it) and frames (messages between
+//! the halves, never shown to a host). Because payload is separate, the same file is recognised in
+//! every protocol.
 //!
-//! Which accelerator serves a flow is decided by the [`registry`] from the server's port alone,
-//! because the open leaves before the client has said anything; [`detect`] names the protocol
-//! from the first bytes, for people to read, and never delays a byte. What an operator can set of an
-//! accelerator is in a table of its own ([`settings`]), and what its flows share is one value in each
-//! engine ([`shared`]).
+//! The [`registry`] chooses the accelerator of a flow from the server's port alone, because the
+//! open leaves before the client has sent anything. [`detect`] names the protocol from the first
+//! bytes, for people to read, and never delays a byte. An operator configures an accelerator in a
+//! table of its own ([`settings`]). The flows of an accelerator share one value in each engine
+//! ([`shared`]).
 //!
-//! It does no I/O and knows nothing of chunks or sessions. Between flows the engine keeps one thing of it: which of
-//! them holds an exclusive claim ([`claims`]).
+//! It does no I/O and does not know chunks or sessions. The engine keeps one state between flows
+//! for it: the holder of each exclusive claim ([`claims`]).
 
 #![forbid(unsafe_code)]
 #![warn(clippy::iter_over_hash_type)]

@@ -1,12 +1,12 @@
-//! The accelerators that exist, by number and by the port they serve.
+//! The known accelerators, by number and by port.
 //!
-//! An [`AcceleratorEntry`] is all that others know of an accelerator. A [`AcceleratorRegistry`] is the accelerators of one
-//! node with their settings: a value in the engine's configuration, so that a test can add one of its
-//! own.
+//! An [`AcceleratorEntry`] is the public description of an accelerator. An [`AcceleratorRegistry`]
+//! contains the accelerators of one node with their settings: a value in the engine's
+//! configuration, so that a test can add its own.
 //!
-//! The number travels in a flow's open, so it is part of the wire format: numbers are never
-//! used again. A node that does not know a peer's number cannot be that peer's other half and
-//! refuses the open; the client sees a reset, and its next try goes past the node.
+//! The number travels in a flow's open, so it is part of the wire format: numbers are never reused.
+//! A node that does not know a peer's number refuses the open; the client sees a reset, and its
+//! next attempt bypasses the node.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct AcceleratorEntry {
     pub number: u8,
     /// Its name in `why` and `node check`, and of its table in the configuration.
     pub name: &'static str,
-    /// The server ports that it serves unless the policy says otherwise.
+    /// The server ports that it serves unless the policy names others.
     pub ports: &'static [u16],
     /// The tests that recognise its protocol. They name it to people and choose nothing.
     pub detection: Option<ProtocolDetection>,
@@ -45,7 +45,7 @@ pub struct AcceleratorEntry {
     pub explain: fn(ReasonCode, ReasonSource<'_>) -> Option<ReasonExplanation>,
 }
 
-/// Why a flow is not helped: an accelerator, and a code that it explains.
+/// The reason why a flow is not accelerated: an accelerator, and a code that it explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcceleratorReason {
     /// The accelerator.
@@ -55,8 +55,8 @@ pub struct AcceleratorReason {
 }
 
 impl AcceleratorReason {
-    /// What it means to the operator: in the accelerator's words, else in common ones. A reason of a later
-    /// release is shown by its number.
+    /// Explains the reason to the operator: in the accelerator's words, else in common ones. A
+    /// reason of a later release is shown by its number.
     #[must_use]
     pub fn explanation(self, source: ReasonSource<'_>) -> ReasonExplanation {
         (self.accelerator.explain)(self.code, source)
@@ -83,14 +83,14 @@ impl PartialEq for AcceleratorEntry {
 
 impl Eq for AcceleratorEntry {}
 
-/// A key that now stands in another section: the accelerator's own, or one that several share.
+/// A key that has moved to another section: the accelerator's own, or one that several share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovedKey {
     /// The section that it stood in.
     pub from: &'static str,
     /// The key's name there.
     pub was: &'static str,
-    /// The section that it stands in now.
+    /// The section that contains it now.
     pub to: &'static str,
     /// The key's name there.
     pub is: &'static str,
@@ -109,11 +109,11 @@ pub const ENTRIES: &[&AcceleratorEntry] = &[&passthrough::ENTRY, &smb::ENTRY, &h
 #[derive(Clone, Debug)]
 pub struct AcceleratorRegistry {
     registered: Vec<RegisteredAccelerator>,
-    /// The keys that the operator has delegated to this node, for any of them.
+    /// The keys that the operator has delegated to this node, for any accelerator.
     pub delegated: DelegatedKeys,
 }
 
-/// An accelerator and what is set of it.
+/// An accelerator and its settings.
 #[derive(Clone, Debug)]
 pub struct RegisteredAccelerator {
     /// The accelerator.
@@ -179,7 +179,7 @@ impl AcceleratorRegistry {
         Some(one.entry)
     }
 
-    /// Who decides when flows of this accelerator are opened at the far node.
+    /// The side that decides when flows of this accelerator are opened at the far node.
     #[must_use]
     pub fn opening_of(&self, entry: &AcceleratorEntry) -> FlowOpening {
         let mut registered = self.registered.iter();
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_names_and_ports_are_given_once_and_passthrough_comes_first() {
+    fn numbers_names_and_ports_are_unique() {
         assert_eq!(ENTRIES[0].number, PASSTHROUGH);
         for (index, entry) in ENTRIES.iter().enumerate() {
             for other in &ENTRIES[index + 1..] {
@@ -223,14 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_port_passes_and_an_unknown_number_is_nothing() {
+    fn unknown_port_passes_and_unknown_number_fails() {
         let registry = AcceleratorRegistry::default();
         assert_eq!(registry.for_port(65_000).number, PASSTHROUGH);
         assert!(registry.by_number(255).is_none());
     }
 
     #[test]
-    fn every_accelerator_has_an_explanation_for_every_common_code() {
+    fn every_accelerator_explains_every_common_code() {
         for entry in ENTRIES {
             for &code in ReasonCode::COMMON {
                 let accelerator = entry;
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_accelerator_that_is_switched_off_serves_no_port() {
+    fn switched_off_accelerator_serves_no_port() {
         let mut registry = AcceleratorRegistry::default();
         assert_eq!(registry.for_port(445).number, PASSTHROUGH);
         registry.set(&smb::ENTRY, Arc::new(smb::SmbSettings::STRICT));

@@ -6,10 +6,9 @@
 //!                          │                 │
 //!                          └ spans of text   └ SettingError with the span of the wrong key or value
 //! ```
-//! The configuration's file format is the node's matter, and the meaning of a key is the
-//! accelerator's. A [`SettingsTable`] stands between the two: keys and values with their place in the file,
-//! so that an error can point at the line. [`TableReader`] takes the keys out one by one and refuses
-//! what is left.
+//! The node knows the file format, and the accelerator the meaning of a key. A [`SettingsTable`]
+//! stands between the two: keys and values with their position in the file, so that an error can
+//! point at the line. [`TableReader`] takes the keys out one by one and refuses the rest.
 
 use std::any::Any;
 use std::fmt;
@@ -23,12 +22,12 @@ use crate::FlowOpening;
 use crate::shared::{SharedState, StartContext};
 
 /// The settings of one accelerator as its entry parsed them. The engine and the node pass them on;
-/// only the accelerator knows what is in them.
+/// only the accelerator knows their content.
 pub trait AcceleratorSettings: Any + fmt::Debug + Send + Sync {
     /// True if flows to the accelerator's ports are given to it.
     fn is_on(&self) -> bool;
 
-    /// Who decides when a flow of the accelerator is opened at the far node.
+    /// The side that decides when a flow of the accelerator is opened at the far node.
     fn opening(&self) -> FlowOpening {
         FlowOpening::AtOnce
     }
@@ -36,14 +35,14 @@ pub trait AcceleratorSettings: Any + fmt::Debug + Send + Sync {
     /// Every setting with its value as they would be written in the table.
     fn lines(&self) -> Vec<(&'static str, String)>;
 
-    /// Remarks on these settings for the operator, such as one that does nothing without
-    /// another. `delegates` says whether the configuration names delegated keys.
+    /// Returns remarks on these settings for the operator, such as one about a setting that has no
+    /// effect without another. `delegates` is true if the configuration names delegated keys.
     fn remarks(&self, delegates: bool) -> Vec<String> {
         let _ = delegates;
         Vec::new()
     }
 
-    /// Begins what one engine keeps of the accelerator.
+    /// Starts the state that one engine keeps of the accelerator.
     fn start(&self, context: StartContext) -> Box<dyn SharedState>;
 }
 
@@ -69,17 +68,17 @@ pub enum SettingError {
     /// The accelerator has no such key.
     #[error("there is no key `{key}` here (keys here: {})", known.join(", "))]
     UnknownKey {
-        /// Where the key stands in the file, in bytes.
+        /// The position of the key in the file, in bytes.
         span: Range<usize>,
         /// The key.
         key: String,
-        /// Those that there are.
+        /// The known keys.
         known: Vec<&'static str>,
     },
-    /// A value is of the wrong type or out of range.
+    /// A value has the wrong type or is out of range.
     #[error("{message}")]
     WrongValue {
-        /// Where the value stands in the file, in bytes.
+        /// The position of the value in the file, in bytes.
         span: Range<usize>,
         /// The error, and the value to write instead.
         message: String,
@@ -87,7 +86,7 @@ pub enum SettingError {
 }
 
 impl SettingError {
-    /// Where in the file it is, in bytes.
+    /// Returns its position in the file, in bytes.
     #[must_use]
     pub fn span(&self) -> Range<usize> {
         match self {
@@ -111,7 +110,7 @@ pub enum SettingValue {
     Other(&'static str),
 }
 
-/// A value and where it stands in the file, in bytes.
+/// A value and its position in the file, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocatedValue {
     /// The value.
@@ -134,9 +133,9 @@ impl LocatedValue {
 pub struct TableSetting {
     /// The key.
     pub key: String,
-    /// Where the key stands in the file, in bytes.
+    /// The position of the key in the file, in bytes.
     pub key_span: Range<usize>,
-    /// What it is set to.
+    /// The value of the setting.
     pub value: LocatedValue,
 }
 
@@ -286,7 +285,8 @@ impl<'a> TableReader<'a> {
         }
     }
 
-    /// A span of time no longer than `longest`, if the key is set; `why` says why none may be longer.
+    /// Returns a duration no longer than `longest`, if the key is set; `why` explains the limit in
+    /// the error.
     ///
     /// # Errors
     /// When it is set to something else.
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_point_at_the_value_and_say_what_to_write() {
+    fn errors_locate_the_value_and_its_correction() {
         let table = table(&[("mode", text("fast")), ("age", text("2s"))]);
         let mut reader = TableReader::new(&table);
         let error = reader.choice("mode", &[("off", 0), ("on", 1)]).unwrap_err();

@@ -1,4 +1,4 @@
-//! Bodies that halves keep in the node's dictionary and read back.
+//! Bodies that halves store in the node's dictionary and read back.
 //!
 //! ```text
 //!  store   Store ─► Append … ─► Finish ──► Stored{handle} ─► an index keeps the handle
@@ -6,9 +6,10 @@
 //!  read    Read{handle, range} ──► Piece … ─► Ended         └ or Gone, at any time
 //!             └─ StopReading
 //! ```
-//! A half asks by [`AcceleratorOutput::Content`](super::AcceleratorOutput::Content) and is answered by
-//! [`AcceleratorInput::Content`](super::AcceleratorInput::Content). Each store and each read has an id that the half chooses; it is
-//! taken from the request that begins until the report that ends, or until the half gives up.
+//! A half sends its requests by [`AcceleratorOutput::Content`](super::AcceleratorOutput::Content)
+//! and receives the reports by [`AcceleratorInput::Content`](super::AcceleratorInput::Content). The
+//! half chooses an id for each store and each read. The id is in use from the first request to the
+//! report that ends it, or until the half gives up.
 //!
 //! - **What is stored.** The half hands in the bytes that it has, a piece of a segment without its head, say;
 //!   they are not copied for being stored. It hands in payload of this flow only, for the engine refuses what the
@@ -71,9 +72,9 @@ pub enum ContentRequest {
         /// The number of the read.
         id: ContentId,
     },
-    /// Keep the body in the dictionary as long as there is room for kept bodies: it is worth more to the
-    /// accelerator than others. That lasts beyond the flow, until [`Self::Release`], or until the node ends. No
-    /// report follows.
+    /// Keep the body in the dictionary as long as there is room for kept bodies: it is more
+    /// valuable to the accelerator than others. This lasts beyond the flow, until
+    /// [`Self::Release`], or until the node ends. No report follows.
     Keep {
         /// The body's name.
         handle: ContentHandle,
@@ -132,16 +133,16 @@ pub enum ContentRefusal {
     Policy,
     /// The body is too long, or the half stores too many at a time.
     Limit,
-    /// A chunk of the body cannot be told apart from another one.
+    /// A chunk of the body cannot be distinguished from another one.
     Collides,
 }
 
 /// The cause for which a body cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentAbsence {
-    /// It is no longer there, or its handle is damaged. The handle is of no use any more.
+    /// It is no longer there, or its handle is damaged. The handle is useless from now on.
     Gone,
-    /// The node has just started and still reads what is on its disk. The handle is to be kept.
+    /// The node has just started and is still reading its disk. The handle must be kept.
     NotYet,
     /// The half reads too many at a time.
     Limit,
@@ -154,7 +155,8 @@ pub const MAX_CONTENT_STORES: usize = 128;
 pub const MAX_CONTENT_READS: usize = 128;
 
 impl ContentHandle {
-    /// A handle from what an index has kept of it. If that is damaged, the body counts as gone.
+    /// Creates a handle from the bytes that an index has kept. If they are damaged, the body counts
+    /// as gone.
     #[must_use]
     pub fn from_bytes(serialised: Bytes) -> Self {
         Self(serialised)

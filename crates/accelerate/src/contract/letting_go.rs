@@ -1,7 +1,7 @@
 //! The ways in which an accelerator stops helping.
 //!
-//! An accelerator that meets what it does not understand stops helping; it never guesses. There
-//! are two ways, and a half's state table says which holds where:
+//! An accelerator that meets something that it does not understand stops helping; it never guesses.
+//! There are two ways, and a half's state table says which one applies where:
 //!
 //! ```text
 //!             ┌───────────── transparent: bytes pass as they came ─────────────┐
@@ -23,18 +23,18 @@ use super::ReasonCode;
 pub enum LettingGo {
     /// Bytes pass untouched from here on, in both directions and for ever.
     LetGo {
-        /// Why, for the operator.
+        /// The reason, for the operator.
         reason: ReasonCode,
     },
-    /// The flow cannot go on safely and is reset at both ends.
+    /// The flow cannot continue safely and is reset at both ends.
     Close {
-        /// Why, for the operator.
+        /// The reason, for the operator.
         reason: ReasonCode,
     },
 }
 
 impl LettingGo {
-    /// Why, for the operator.
+    /// The reason, for the operator.
     #[must_use]
     pub fn reason(self) -> ReasonCode {
         match self {

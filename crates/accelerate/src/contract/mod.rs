@@ -1,13 +1,12 @@
 //! The contract between an accelerator and the engine that runs it.
 //!
 //! The engine calls [`AcceleratorHalf::handle`] and then drains [`AcceleratorHalf::poll_output`] to
-//! `None` before it calls `handle` again. Order is kept: what a half puts out is delivered to
-//! the other half, or to its host, in that order and exactly once.
+//! `None` before it calls `handle` again. Order is kept: the outputs of a half are delivered to the
+//! other half, or to its host, in that order and exactly once.
 //!
-//! How halves keep bodies in the node's dictionary is in `content.rs`.
-//! When a flow is opened at the far node is in `opening.rs`, further connections to its server are in
-//! `server_connection.rs`.
-//! How an accelerator stops helping is in `letting_go.rs`, and the codes of reasons are in `reason.rs`.
+//! `content.rs` describes how halves store bodies in the node's dictionary, `opening.rs` when a
+//! flow is opened at the far node, `server_connection.rs` further connections to its server,
+//! `letting_go.rs` how an accelerator stops, and `reason.rs` the codes of reasons.
 
 mod content;
 mod letting_go;
@@ -34,9 +33,9 @@ use crate::claims::ClaimKey;
 /// The end of the WAN at which one half of an accelerator stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WanEnd {
-    /// Beside the client, which thinks it talks to the server.
+    /// Beside the client, in the role of the server.
     Near,
-    /// Beside the server, which thinks it talks to the client.
+    /// Beside the server, in the role of the client.
     Far,
 }
 
@@ -48,34 +47,34 @@ pub enum AcceleratorInput {
     Start,
     /// The host on this half's LAN side sent bytes.
     Lan(Bytes),
-    /// That host will send no more.
+    /// The host will send no more bytes.
     LanFinished,
     /// The other half sent a segment.
     Wan(FlowSegment),
     /// The other half will send no more.
     WanFinished,
-    /// The WAN has been silent for this long: what depends on the other half being reachable
-    /// (a lease it holds, say) may no longer be relied on.
+    /// The WAN has been silent for this long: promises that depend on the other half (such as a
+    /// lease that it holds) may no longer be relied on.
     WanSilent(Duration),
-    /// The moment that [`AcceleratorHalf::poll_timeout`] named has come.
+    /// The time of [`AcceleratorHalf::poll_timeout`] has come.
     Timeout,
     /// Something happened to a further connection to the server. Far halves only.
     Server(ServerConnection, ServerEvent),
     /// The flow holds the claim that it made by [`AcceleratorOutput::Claim`].
     ClaimGranted,
-    /// Another flow claims the same key. The half stops what it did under the claim, and then says
+    /// Another flow claims the same key. The half stops its work under the claim, and then sends
     /// [`AcceleratorOutput::ClaimReleased`].
     ClaimRevoked,
     /// The flow's claim is not granted, because another flow claims the same key.
     ClaimDenied,
-    /// What became of a body that the half stores, or the next of one that it reads.
+    /// The result of storing a body, or the next piece of a body that the half reads.
     Content(ContentReport),
-    /// What the accelerator's flows share has woken this flow
+    /// The state that the accelerator's flows share has woken this flow
     /// ([`SharedOutput::Wake`](crate::shared::SharedOutput::Wake)).
     Woken,
 }
 
-/// An action that a half asks the engine for.
+/// An action that a half requests from the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcceleratorOutput {
     /// Open the connection to the server. Far halves only, once.
@@ -84,9 +83,10 @@ pub enum AcceleratorOutput {
     Server(ServerConnection, ServerCommand),
     /// Open the flow at the far node now, if it is not open yet. Near halves only ([`FlowOpening::ByNearHalf`]).
     OpenFlow,
-    /// The half has answered so many bytes of its client itself, the first of those that it has not named
-    /// before, and has put out the whole answer. Near halves only ([`FlowOpening::ByNearHalf`]): if the flow goes
-    /// directly later, the server gets what follows these bytes.
+    /// The half has answered so many bytes of its client itself, the first ones that it has not
+    /// reported before, and has put out the whole answer. Near halves only
+    /// ([`FlowOpening::ByNearHalf`]): if the flow goes directly later, the server gets the bytes
+    /// after these.
     AnsweredHere(usize),
     /// Write to the host on this half's LAN side.
     ToLan(Bytes),
@@ -94,9 +94,9 @@ pub enum AcceleratorOutput {
     FinishLan,
     /// Send a segment to the other half, at any time before [`AcceleratorOutput::FinishWan`]: it need not be an answer.
     ToWan(FlowSegment),
-    /// With the payload for the other half that was put out so far, a body ends. Content is then cut at its
-    /// ends, so that the body is found again whatever stands around it, and the other node can store it without
-    /// a second copy ([`ContentRequest::Store`]). Worth it for bodies that are likely to be seen again.
+    /// The payload for the other half so far ends a body. Content is then cut at its end, so that
+    /// the body is found again in any surroundings, and the other node can store it without a
+    /// second copy ([`ContentRequest::Store`]). Useful for bodies that are likely to repeat.
     EndBody,
     /// End the stream towards the other half, after all that was put out before.
     FinishWan,
@@ -113,7 +113,8 @@ pub enum AcceleratorOutput {
 
 /// The first byte of a frame segment.
 ///
-/// Zero belongs to the contract itself; an accelerator numbers its own from one.
+/// The kind of a frame. Zero belongs to the contract itself; an accelerator numbers its own from
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// The sending half has let go; the receiver's engine drops the other half.
@@ -144,13 +145,14 @@ impl FrameKind {
 
 /// One half of an accelerator, for one flow.
 pub trait AcceleratorHalf: Send {
-    /// Takes what happened; never fails: what it cannot understand it lets go.
+    /// Handles an event. Never fails: it lets go of input that it does not understand.
     fn handle(&mut self, now: Time, input: AcceleratorInput);
 
-    /// The next thing to do, or `None` when there is nothing until the next input.
+    /// Returns the next action, or `None` when there is none until the next input.
     fn poll_output(&mut self) -> Option<AcceleratorOutput>;
 
-    /// When the half wants [`AcceleratorInput::Timeout`]; not later than `now` while output waits.
+    /// The time at which the half wants [`AcceleratorInput::Timeout`]; not later than `now` while
+    /// output waits.
     fn poll_timeout(&self) -> Option<Time> {
         None
     }
@@ -165,8 +167,8 @@ pub trait AcceleratorHalf: Send {
         0
     }
 
-    /// What the operator should know beside that, in a clause: for whom it works, or, when it has let
-    /// go, whom it could not work for.
+    /// A clause for the operator beside the reason: the account that the half works for, or, after
+    /// it has let go, the account that it could not work for.
     fn note(&self) -> Option<String> {
         None
     }

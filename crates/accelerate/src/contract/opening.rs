@@ -1,4 +1,4 @@
-//! When a flow is opened at the far node.
+//! The moment at which a flow is opened at the far node.
 //!
 //! ```text
 //!  AtOnce      client accepted ──Open──► far node; the near half starts
@@ -8,10 +8,10 @@
 //!                 └─ it lets go ───────────────────────────► Open ──► far node, what it held behind it
 //! ```
 //!
-//! Until the open, no frame of the flow crosses the WAN. At the open the engine applies what it applies to
-//! every open: if the peer cannot be reached, is at a limit or has its share of the flows, the flow goes directly
-//! to its server with all that its client has sent and that was not answered here, or, where the
-//! client has a part of an answer, it is reset.
+//! Until the open, no frame of the flow crosses the WAN. The open passes the same checks as every
+//! open. If the peer cannot be reached, is at a limit or has its share of the flows, the flow goes
+//! directly to its server with all bytes of its client that were not answered here. If the client
+//! already has a part of an answer, it is reset.
 //!
 //! A near half with [`FlowOpening::ByNearHalf`] keeps three duties:
 //! - After it has put out the whole answer to a request, it says [`crate::AcceleratorOutput::AnsweredHere`] with the length of
@@ -20,10 +20,11 @@
 //!   opens the flow then. A timer of a second is enough.
 //! - It puts out what it held before it lets go, as every half does.
 //!
-//! The flow of a client that was not accepted yet (`accept = "after-server"`, or a server that is not known to
-//! be reachable) is opened at once: its client waits for the server. So is a flow whose hosts are left alone.
+//! The flow of a client that was not accepted yet (`accept = "after-server"`, or a server that is
+//! not known to be reachable) is opened at once, because its client waits for the server. So is a
+//! flow that passes because of an earlier close between the same hosts.
 
-/// Who decides when a flow is opened at the far node.
+/// The side that decides when a flow is opened at the far node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlowOpening {
     /// The engine, when the client connects. The open saves a round trip while the client speaks.

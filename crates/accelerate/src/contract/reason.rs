@@ -1,16 +1,17 @@
-//! Codes that say why an accelerator does not help, or no longer does.
+//! The codes of the reasons why an accelerator does not help, or has stopped.
 //!
-//! A reason is an accelerator and a code. The flow's accelerator is known at both nodes from the flow's
-//! open, so only the code travels, as the second byte of a [`FrameKind::Released`](crate::FrameKind) frame
-//! (docs/formats/accelerator-frames.md has the table). Codes are given once and never reused.
+//! A reason consists of an accelerator and a code. Both nodes know the flow's accelerator from the
+//! open, so only the code travels, as the second byte of a
+//! [`FrameKind::Released`](crate::FrameKind) frame (docs/formats/accelerator-frames.md has the
+//! table). A code is never reused.
 //!
 //! ```text
 //!   0 ..= 63   common codes: the same meaning for every accelerator, defined here
 //!              (10 and 14 are older than this rule and belong to accelerator 1)
 //!  64 ..= 255  codes of the accelerator that the flow has, defined in its folder
 //! ```
-//! An accelerator explains its own codes, and common ones for which it has a better text, through its
-//! entry in the [`registry`](crate::registry). What it does not explain is explained here
+//! An accelerator explains its own codes through its entry in the [`registry`](crate::registry),
+//! and common codes for which it has a better text. All other codes are explained here
 //! ([`ReasonCode::common_explanation`]).
 
 use std::borrow::Cow;
@@ -33,7 +34,7 @@ impl ReasonCode {
     pub const VIOLATION: Self = Self(4);
     /// A limit of the accelerator was reached.
     pub const LIMIT: Self = Self(5);
-    /// The operator's policy says so.
+    /// The operator's policy forbids it.
     pub const POLICY: Self = Self(6);
     /// The content is signed or encrypted, and its account was not delegated.
     pub const UNKNOWN_ACCOUNT: Self = Self(7);
@@ -47,7 +48,8 @@ impl ReasonCode {
     pub const NO_KEYTAB: Self = Self(12);
     /// The content is signed or encrypted by a Kerberos session, and no key of the keytab opens the ticket.
     pub const UNKNOWN_TICKET: Self = Self(13);
-    /// The server did not take in time what was answered in its place, and another connection waits for that.
+    /// The server did not execute in time the requests that were answered in its place, and another
+    /// connection waits for that.
     pub const UNCONFIRMED: Self = Self(15);
 
     /// Every common code of this release.
@@ -161,8 +163,9 @@ pub struct ReasonExplanation {
     pub text: Cow<'static, str>,
     /// The operator's action that would change it; `None` where nothing would.
     pub remedy: Option<Cow<'static, str>>,
-    /// True if the next flow between the same hosts meets the same reason: a missing key, say, or a way of
-    /// logging in that is not followed. After a close for such a reason the engine carries those flows untouched.
+    /// True if the next flow between the same hosts meets the same reason: for example, a missing
+    /// key or an unsupported login method. After a close for such a reason the engine passes those
+    /// flows without acceleration.
     pub recurs: bool,
 }
 
@@ -229,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_contract_explains_every_common_code_and_no_other() {
+    fn contract_explains_exactly_the_common_codes() {
         for number in 0..=u8::MAX {
             let code = ReasonCode::new(number);
             let is_common = ReasonCode::COMMON.contains(&code);
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_next_flow_would_meet_as_well_recurs() {
+    fn only_lasting_reasons_recur() {
         let recurs = |code: &ReasonCode| code.common_explanation().unwrap().recurs;
         let recurring: Vec<u8> = ReasonCode::COMMON
             .iter()

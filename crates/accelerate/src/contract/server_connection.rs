@@ -1,26 +1,28 @@
 //! Further connections of a far half to the server of its flow.
 //!
-//! A flow has one connection to its server, which its client's bytes belong to. A far half may open more of
-//! them beside it: to fetch several things at a time, or ahead of its client. It names each by a number that
-//! it chooses.
+//! A flow has one connection to its server, for its client's bytes. A far half may open more
+//! connections beside it: to fetch several objects at a time, or ahead of its client. It chooses a
+//! number for each.
 //!
 //! ```text
 //!  Open ──► Connected ──► Received, Taken, Finished … ──┬── both directions ended ──► Closed
 //!    │                                                  ├── the server reset it, or it broke ──► Failed
 //!    └────► ConnectFailed                               └── Reset from the half ──► (nothing is told any more)
 //! ```
-//! After `Closed`, `Failed`, `ConnectFailed` or its own `Reset` the half may use the number again. What it puts out
-//! for a number that has no connection is dropped: the connection may have failed in the same moment. The end of
-//! the flow, or of the half, ends all of them.
+//! After `Closed`, `Failed`, `ConnectFailed` or its own `Reset` the half may use the number again.
+//! Outputs for a number without a connection are dropped, because the connection may have failed at
+//! the same time. The end of the flow, or of the half, ends all of them.
 //!
-//! Each is a stream of its own: one whose server does not read, or sends nothing, holds up no other. In
-//! the direction to the server a half has [`ServerConnection::UNTAKEN_MAX`] bytes under way at most and goes by
-//! [`ServerEvent::Taken`]. In the other direction it takes what comes, or says [`ServerCommand::PauseReading`]; what
-//! was allowed to be read before, [`ServerConnection::READ_AHEAD`] bytes at most, comes all the same.
+//! Each is a separate stream: a server that does not read, or sends nothing, on one of them delays
+//! no other. Towards the server a half has at most [`ServerConnection::UNTAKEN_MAX`] bytes in
+//! flight, and [`ServerEvent::Taken`] reports their progress. In the other direction the half takes
+//! all data, or requests [`ServerCommand::PauseReading`]; the bytes that were allowed before, at
+//! most [`ServerConnection::READ_AHEAD`], still arrive.
 //!
-//! The server sees them come from the address that the flow's own connection has, from any port. They count as flows
-//! in the node's limit and in the share of the peer that opened the flow, and take half of what flows leave of
-//! these at most. Where there is no room for one more, it is [`ServerFailure::Limit`].
+//! The server sees them come from the address of the flow's own connection, from any port. They
+//! count as flows in the node's limit and in the share of the peer that opened the flow, and take
+//! at most half of the places that flows leave there. Without a free place the open fails with
+//! [`ServerFailure::Limit`].
 
 use bytes::Bytes;
 
@@ -35,14 +37,15 @@ impl ServerConnection {
     /// Bytes that a half may have written and the server's operating system not taken. As much as waits for the host
     /// of a flow. A connection on which more waits is reset.
     pub const UNTAKEN_MAX: usize = 256 * 1024;
-    /// Bytes that may be read beyond what the half has been given: 64 KiB is half a millisecond at 1 Gbit/s.
+    /// The bytes that may be read beyond those that the half has received: 64 KiB is half a
+    /// millisecond at 1 Gbit/s.
     pub const READ_AHEAD: usize = 64 * 1024;
 }
 
 /// A far half's command for one of its further connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerCommand {
-    /// Open it. What is written before it is open follows then.
+    /// Open it. Earlier written data follows then.
     Open,
     /// Write to the server.
     Write(Bytes),
@@ -75,7 +78,7 @@ pub enum ServerEvent {
     Failed,
 }
 
-/// Why a further connection could not be opened.
+/// The reason why a further connection could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerFailure {
     /// The server refused it.
@@ -84,6 +87,6 @@ pub enum ServerFailure {
     TimedOut,
     /// The flow, the node or the peer has as many connections as it may, or the number is in use.
     Limit,
-    /// There is no way to the server, or another fault of the system.
+    /// There is no route to the server, or another fault of the system.
     Unreachable,
 }

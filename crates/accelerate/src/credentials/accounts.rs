@@ -1,12 +1,12 @@
-//! The account file: whose sessions may be signed for (docs/formats/accounts.md).
+//! The account file: the accounts whose sessions may be signed for (docs/formats/accounts.md).
 //!
 //! ```text
 //! # domain\user:kind:secret
 //! CORP\anna:nt:8846f7eaee8fb117ad06bdd830b7586c
 //! *\backup service:password:correct horse battery staple
 //! ```
-//! What is kept of an account is its NT hash, the MD4 of the password, which is all that NTLM uses of
-//! it. It is overwritten when it is dropped, and shown by no `Debug`.
+//! An account is kept as its NT hash, the MD4 of the password, which is all that NTLM uses. The
+//! hash is overwritten when it is dropped, and no `Debug` shows it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,8 +18,8 @@ use zeroize::Zeroize;
 /// some hundred bytes.
 const ACCOUNTS_MAX: usize = 100_000;
 
-/// What NTLM derives everything from ([MS-NLMP] §3.3.2, NTOWFv2). It stays where it is made, so that
-/// collections that move it leave no copy behind.
+/// The hash that NTLM derives all keys from ([MS-NLMP] §3.3.2, NTOWFv2). It stays in its first
+/// allocation, so that collections that move it leave no copy behind.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct NtHash(pub(crate) Box<[u8; 16]>);
 
@@ -62,7 +62,7 @@ impl fmt::Debug for NtHash {
     }
 }
 
-/// What is wrong with an account file. No message repeats a line, which may hold a password.
+/// An error in an account file. No message repeats a line, which may contain a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccountsError {
     /// A line is none of the format's.
@@ -73,10 +73,10 @@ pub enum AccountsError {
         /// Counted from 1.
         line: usize,
     },
-    /// An account stands there twice.
+    /// An account is listed twice.
     #[error("line {line} repeats an account of an earlier line; keep one of them")]
     Twice {
-        /// Of the second one, counted from 1.
+        /// The line of the second one, counted from 1.
         line: usize,
     },
     /// More accounts than are taken.
@@ -127,7 +127,7 @@ impl DelegatedAccounts {
         Ok(accounts)
     }
 
-    /// How many users it names.
+    /// The number of users that it names.
     #[must_use]
     pub fn users(&self) -> usize {
         self.users.len()
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_are_found_by_domain_and_user_in_any_case() {
+    fn accounts_are_found_regardless_of_case() {
         let text = "# ours\n\nCORP\\Anna:nt:a4f49c406510bdcab6824ee7c30fd852\r\n\
                     *\\anna:password:other: one \n\\local user:password:x\n";
         let accounts = DelegatedAccounts::parse(text).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_account_is_refused_by_its_line_alone() {
+    fn invalid_account_is_refused_by_line_number() {
         let bad = [
             "anna:nt:a4f49c406510bdcab6824ee7c30fd852",
             "CORP\\:password:secret",
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_secrets_pass_through_is_overwritten() {
+    fn buffers_with_secrets_are_overwritten() {
         fn overwrites(_: &impl zeroize::ZeroizeOnDrop) {}
         overwrites(&Md4::new());
         overwrites(&<rc4::Rc4 as rc4::KeyInit>::new_from_slice(&[0; 16]).unwrap());

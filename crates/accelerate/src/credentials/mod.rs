@@ -7,12 +7,12 @@
 //! | `kerberos/` | a service's keys, from a keytab, and the session key of a Kerberos exchange by them (RFC 4120, RFC 4121) |
 //! | `session_key.rs` | the key that both ends have afterwards |
 //!
-//! A half listens to the tokens that a client and a server exchange, in whatever protocol, and
-//! derives the key as the server does. It asks neither of them for anything. Which keys a protocol
-//! derives from a session key, and how it signs and encrypts with them, is the protocol's.
+//! A half reads the tokens that a client and a server exchange, in any protocol, and derives the
+//! key as the server does. It requests nothing from either of them. The protocol decides which keys
+//! it derives from a session key, and how it signs and encrypts with them.
 //!
-//! Secrets are overwritten when they are dropped and appear in no `Debug` form. A token is hostile:
-//! one that leads the reader astray gives a key that the server's own signature does not verify.
+//! Secrets are overwritten when they are dropped and appear in no `Debug` form. A token is
+//! untrusted: a misleading one gives a key that the server's own signature does not verify.
 
 mod accounts;
 pub(crate) mod kerberos;

@@ -1,9 +1,9 @@
-//! NTLM version 2 as a listener needs it ([MS-NLMP]): the server's challenge, the client's answer to
-//! it, and with the account's hash the session key that both derived.
+//! NTLM version 2 for a listener ([MS-NLMP]): reads the server's challenge and the client's
+//! response, and derives the common session key with the account's hash.
 //!
-//! The tokens lie in SPNEGO's wrapping (RFC 4178), or in none. They are looked for by their first
-//! eight bytes, and every field of theirs is found by its own offset, so that the wrapping need not
-//! be read: what else has these eight bytes leads to a key that proves nothing.
+//! The tokens are wrapped in SPNEGO (RFC 4178), or bare. They are found by their first eight bytes,
+//! and each field by its own offset, so that the wrapping need not be parsed. Other data with these
+//! eight bytes leads to a key that proves nothing.
 
 use hmac::{Hmac, KeyInit, Mac};
 use md5::Md5;
@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use super::accounts::{NtHash, upper_character};
 
-/// What every NTLM message begins with ([MS-NLMP] §2.2.1, NTLM Messages).
+/// The signature at the beginning of every NTLM message ([MS-NLMP] §2.2.1, NTLM Messages).
 const SIGNATURE: &[u8; 8] = b"NTLMSSP\0";
 /// Strings are UTF-16 ([MS-NLMP] §2.2.2.5, NEGOTIATE).
 const UNICODE: u32 = 0x0000_0001;
@@ -55,9 +55,10 @@ pub(crate) struct NtlmAuthenticate {
     encrypted_key: Option<[u8; 16]>,
 }
 
-/// What an AUTHENTICATE and an account give.
+/// The result of an AUTHENTICATE and an account.
 pub(crate) enum DerivedKeys {
-    /// The session key: usually the first; some clients say that they exchange a key and do not.
+    /// The session key: usually the first; some clients announce a key exchange and do not perform
+    /// it.
     Keys(Vec<Zeroizing<[u8; 16]>>),
     /// The proof was not made with this account's password.
     WrongPassword,
@@ -88,12 +89,12 @@ impl NtlmAuthenticate {
         })
     }
 
-    /// Nobody asks to be let in.
+    /// Returns true if the login is anonymous.
     pub(crate) fn is_anonymous(&self) -> bool {
         self.user.is_empty() && self.response.len() <= VERSION_1_LENGTH
     }
 
-    /// The answer is of a version that is not known here.
+    /// Returns true if the response has the older, unsupported version.
     pub(crate) fn is_version_1(&self) -> bool {
         self.response.len() <= VERSION_1_LENGTH
     }
@@ -108,7 +109,7 @@ impl NtlmAuthenticate {
         String::from_utf16_lossy(&self.user)
     }
 
-    /// What the server derived, if this is the account's hash.
+    /// Derives the server's session key, if this is the account's hash.
     pub(crate) fn derive(&self, hash: &NtHash, challenge: &NtlmChallenge) -> DerivedKeys {
         let Some((proof, rest)) = self.response.split_first_chunk::<PROOF_LENGTH>() else {
             return DerivedKeys::WrongPassword;
@@ -143,7 +144,8 @@ fn find(token: &[u8], kind: u32) -> Option<&[u8]> {
     (u32_at(message, 8) == Some(kind)).then_some(message)
 }
 
-/// What one of the fields of a message names: its length, the same again, and an offset.
+/// Returns the bytes that a field of a message refers to: its length, the same again, and an
+/// offset.
 fn field(message: &[u8], at: usize) -> Option<&[u8]> {
     let length = usize::from(u16_at(message, at)?);
     let offset = u32_at(message, at + 4)? as usize;
@@ -209,8 +211,8 @@ mod tests {
     use super::super::testing::{authenticate, hexadecimal};
     use super::*;
 
-    /// [MS-NLMP] §4.2.4 (NTLMv2 Authentication): user, domain, password, challenges and what comes
-    /// of them.
+    /// The example of [MS-NLMP] §4.2.4 (NTLMv2 Authentication): user, domain, password, challenges
+    /// and results.
     fn example() -> (NtlmAuthenticate, NtlmChallenge) {
         let temp = hexadecimal(
             "01010000000000000000000000000000aaaaaaaaaaaaaaaa00000000\
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_found_in_its_wrapping_and_no_cut_is_read_beyond() {
+    fn wrapped_message_is_found_and_truncation_refused() {
         let message = authenticate("CORP", "anna", &[9; 40], Some([3; 16]));
         let mut token = b"\xa1\x82\x01\xcb0\x82 wrapping ".to_vec();
         token.extend(&message);

@@ -21,8 +21,8 @@ impl SessionKey {
         Self(Zeroizing::new(bytes.to_vec()))
     }
 
-    /// Returns the first 16 bytes, filled up with zeros, for protocols whose keys have that length whatever
-    /// the mechanism gives.
+    /// Returns the first 16 bytes, filled up with zeros, for protocols whose keys always have that
+    /// length.
     pub(crate) fn first(&self) -> Zeroizing<[u8; 16]> {
         let mut first = Zeroizing::new([0; 16]);
         let length = self.0.len().min(16);

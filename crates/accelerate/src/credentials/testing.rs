@@ -1,4 +1,4 @@
-//! For tests: what a client with a password says to a server.
+//! For tests: the NTLM messages of a client with a password to a server.
 
 use hmac::{Hmac, KeyInit, Mac};
 use md5::Md5;
@@ -64,7 +64,7 @@ pub(crate) fn authenticate(
     message
 }
 
-/// An AUTHENTICATE by somebody with this password, and the session key that comes of it.
+/// An AUTHENTICATE of a user with this password, and the resulting session key.
 pub(crate) fn log_in(
     domain: &str,
     user: &str,

@@ -1,15 +1,15 @@
 //! The accelerator that does nothing: every byte is payload and passes as it came.
 //!
-//! It saves nothing by itself; reduction and transport do their part around it. It serves every
-//! flow that has no accelerator of its own, and it is the one to copy for a new one: a machine
-//! with its states written out, outputs in a queue, `LetGo` where it stops understanding (which
-//! here is never).
+//! It saves nothing by itself; reduction and transport work around it. It serves every flow without
+//! an accelerator of its own, and it is the template for a new one: a state machine with its states
+//! written out, outputs in a queue, and `LetGo` where it no longer understands the protocol (here
+//! never).
 //!
 //! ```text
 //!            Start                LanFinished            WanFinished
 //!   Waiting ───────► Passing ──► (FinishWan put out)    (FinishLan put out)
 //! ```
-//! The two directions end apart, as TCP's do (RFC 9293 §3.6, Closing a Connection).
+//! The two directions end separately, as in TCP (RFC 9293 §3.6, Closing a Connection).
 
 use std::collections::VecDeque;
 
@@ -38,7 +38,7 @@ pub static ENTRY: AcceleratorEntry = AcceleratorEntry {
     explain: |_, _| None,
 };
 
-/// There is nothing to set.
+/// The settings of the passthrough accelerator, which are empty.
 #[derive(Clone, Copy, Debug)]
 struct PassthroughSettings;
 
@@ -58,7 +58,7 @@ impl AcceleratorSettings for PassthroughSettings {
     }
 }
 
-/// Both halves: they differ only in who opens the server's connection.
+/// Both halves: they differ only in the side that opens the server's connection.
 #[derive(Debug)]
 pub struct Passthrough {
     half: WanEnd,

@@ -24,7 +24,7 @@ fn only_the_far_half_opens_the_server() {
 }
 
 #[test]
-fn bytes_arrive_as_they_left_and_each_direction_ends_apart() {
+fn bytes_are_unchanged_and_directions_end_separately() {
     let mut near = Passthrough::new(WanEnd::Near);
     let mut far = Passthrough::new(WanEnd::Far);
     let request = Bytes::from_static(b"GET / HTTP/1.0\r\n\r\n");

@@ -1,7 +1,7 @@
 //! Requests of an accelerator to the disk, and their answers.
 //!
-//! Files have a name of their own in a directory of the accelerator's own. Two forms suffice: a log, which
-//! is appended to, synced and read from its beginning, and a small file that is replaced as a whole.
+//! A file has a name in the accelerator's own directory. Two forms suffice: a log, which is
+//! appended to, synced and read from its beginning, and a small file that is replaced as a whole.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,9 +18,9 @@ pub const READ_MAX: u32 = 1 << 20;
 /// Files that a listing names at most; more than any accelerator makes, and some 400 kB.
 pub const LISTED_MAX: usize = 4_096;
 
-/// The name of a file: 1 to [`FILE_NAME_MAX`] lower-case letters, digits, `.`, `-` and `_`, of which the first
-/// is a letter or digit, and not ending in `.new`. So no name leads out of its directory or is that of a file
-/// that is not whole yet.
+/// The name of a file: 1 to [`FILE_NAME_MAX`] lower-case letters, digits, `.`, `-` and `_`. It
+/// begins with a letter or digit, and does not end in `.new`. So no name leads out of its directory
+/// or equals that of an incomplete file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileName(String);
 
@@ -86,7 +86,7 @@ pub enum FileOperation {
         /// So many bytes at most.
         length: u32,
     },
-    /// Write at this offset, which is the file's end. A file that is not there is made.
+    /// Write at this offset, which is the file's end. A missing file is created.
     Append {
         /// The file's name.
         file: FileName,
@@ -102,7 +102,7 @@ pub enum FileOperation {
         /// Its new length.
         length: u64,
     },
-    /// Make durable what was written to the file, and its name.
+    /// Make the written data and the file's name durable.
     Sync {
         /// The file's name.
         file: FileName,
@@ -114,7 +114,7 @@ pub enum FileOperation {
         /// Its new content.
         bytes: Bytes,
     },
-    /// Remove the file, durably. That it is not there is no fault.
+    /// Remove the file, durably. A missing file is no fault.
     Delete {
         /// The file's name.
         file: FileName,
@@ -153,7 +153,7 @@ pub enum FileAnswer {
     Files(Vec<FileListing>),
 }
 
-/// A file that there is.
+/// An existing file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileListing {
     /// Its name.
@@ -162,7 +162,7 @@ pub struct FileListing {
     pub bytes: u64,
 }
 
-/// Why a request failed. What was written by a request that failed may be there in part.
+/// The reason why a request failed. A failed write may have written some of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileFault {
     /// There is no such file.
@@ -171,7 +171,7 @@ pub enum FileFault {
     /// The disk is full, or a quota reached.
     #[error("the disk is full")]
     Full,
-    /// Another error; what the system said.
+    /// Another error, as the system reported it.
     #[error("{0}")]
     Io(String),
 }

@@ -1,9 +1,9 @@
 //! State of an accelerator that all flows of one engine share.
 //!
-//! An engine starts one [`SharedState`] of each accelerator from its settings and has it build the
-//! halves of every flow. A half reaches what is shared by a handle of the accelerator's own (an
-//! [`SharedHandle`]) that it was built with; the engine knows neither the handle nor its type. An
-//! accelerator whose flows share nothing is [`UnsharedState`].
+//! An engine starts one [`SharedState`] of each accelerator from its settings and lets it build the
+//! halves of every flow. A half gets a handle of the accelerator's own (an [`SharedHandle`]) to the
+//! shared value; the engine knows neither the handle nor its type. An accelerator whose flows share
+//! nothing uses [`UnsharedState`].
 //!
 //! ```text
 //!   half of flow 7 ─┐                       ┌─► Wake(9): the engine gives the half Input::Woken
@@ -13,9 +13,9 @@
 //! The state keeps the contract of a core: [`SharedState::handle`], then [`SharedState::poll_output`]
 //! until `None`. The engine also drains it after every turn of a flow, since a half may have changed it.
 //!
-//! Files are in a directory of the accelerator's own. Requests are carried out in the order in which
-//! they were put out. What was written before a sync that was answered is there again after a crash; of
-//! what was written later any part may be there, and a record may be cut off.
+//! Files are in a directory of the accelerator's own. Requests are executed in the order of output.
+//! Data written before a completed sync survives a crash. Of later data any part may survive, and a
+//! record may be incomplete.
 
 mod files;
 #[cfg(any(test, feature = "testing"))]
@@ -64,32 +64,32 @@ pub struct HalfContext {
 /// An event that the engine reports to a shared state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SharedInput {
-    /// The engine begins. The first input; what an earlier one has left in files can be read from here on.
+    /// The engine begins. The first input; files of an earlier run can be read from here on.
     Start,
     /// A request for a file has ended.
     File(FileCompletion),
-    /// The moment that [`SharedState::poll_timeout`] named has come.
+    /// The time of [`SharedState::poll_timeout`] has come.
     Timeout,
-    /// This flow is gone. Its half takes no more part, and waking it does nothing.
+    /// This flow is gone. Its half makes no more calls, and waking it has no effect.
     FlowEnded(u64),
     /// Hold no more than this many bytes of memory from here on, as far as that can be done at once.
     Shrink {
         /// Bytes, as [`SharedState::buffered`] counts them.
         to: usize,
     },
-    /// An operator removes content. [`SharedOutput::Purged`] with the same id follows, once what was
-    /// removed cannot come back after a crash.
+    /// An operator removes content. [`SharedOutput::Purged`] with the same id follows, once the
+    /// removed content cannot return after a crash.
     Purge {
         /// The engine's number of the request.
         id: u64,
         /// The beginning of the names to remove; all entries are removed if it is empty.
         prefix: String,
     },
-    /// The engine stops. What is worth it is put out to be written; there is no further input.
+    /// The engine stops. Valuable state is put out to be written; there is no further input.
     Stop,
 }
 
-/// An action that a shared state asks the engine for.
+/// An action that a shared state requests from the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SharedOutput {
     /// Do this with a file; [`SharedInput::File`] with its id follows.
@@ -116,11 +116,11 @@ pub struct PurgeCount {
 
 /// The state of an accelerator that all flows of one engine share.
 pub trait SharedState: Send {
-    /// Takes other settings of the same accelerator, which hold for flows that begin from here on.
+    /// Takes other settings of the same accelerator, which apply to flows that begin from here on.
     fn configure(&mut self, settings: &Arc<dyn AcceleratorSettings>);
 
-    /// Takes the time on the calendar at this moment of the engine's clock. It comes after the start and then again
-    /// and again, since the calendar can be set.
+    /// Takes the calendar time at this moment of the engine's clock. It is called after the start
+    /// and repeatedly, since the calendar can be set.
     fn set_calendar(&mut self, now: Time, since_1970: Duration) {
         let _ = (now, since_1970);
     }
@@ -128,24 +128,24 @@ pub trait SharedState: Send {
     /// Builds one half for one flow.
     fn build(&mut self, half: WanEnd, context: HalfContext) -> Box<dyn AcceleratorHalf>;
 
-    /// Takes what happened.
+    /// Handles an event.
     fn handle(&mut self, now: Time, input: SharedInput) {
         let _ = (now, input);
     }
 
-    /// The next thing to do, or `None` when there is nothing until the next input to this state or to a
-    /// half.
+    /// Returns the next action, or `None` when there is none until the next input to this state or
+    /// to a half.
     fn poll_output(&mut self) -> Option<SharedOutput> {
         None
     }
 
-    /// When the state wants [`SharedInput::Timeout`].
+    /// The time at which the state wants [`SharedInput::Timeout`].
     fn poll_timeout(&self) -> Option<Time> {
         None
     }
 
-    /// Bytes that the state holds in memory, for the node's account. It is asked after every turn, so it
-    /// is kept as a count.
+    /// The bytes that the state holds in memory, for the node's account. It is called after every
+    /// turn, so the state keeps a count.
     fn buffered(&self) -> usize {
         0
     }

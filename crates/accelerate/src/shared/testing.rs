@@ -1,4 +1,4 @@
-//! The disk of an accelerator in memory, for tests: it fails, fills up and loses what was not synced.
+//! An accelerator's disk in memory, for tests: it fails, fills up and loses unsynced data.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use super::files::{
 #[derive(Clone, Debug, Default)]
 pub struct MemoryFiles {
     files: BTreeMap<FileName, MemoryFile>,
-    /// Whether writing fails because the disk is full.
+    /// True if writes fail because the disk is full.
     pub is_full: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct MemoryFile {
     content: Vec<u8>,
-    /// What a crash leaves at least.
+    /// The content that survives a crash.
     synced: Option<Vec<u8>>,
 }
 
@@ -33,7 +33,8 @@ impl MemoryFiles {
         }
     }
 
-    /// The process dies: of what was written since the last sync of a file, only so many bytes are left.
+    /// Crashes the process: of the data written since the last sync of a file, only so many bytes
+    /// remain.
     pub fn crash(&mut self, bytes_left: usize) {
         self.files.retain(|_, file| {
             let synced = file.synced.as_ref().map_or(0, Vec::len);

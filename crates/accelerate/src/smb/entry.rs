@@ -1,4 +1,4 @@
-//! What others know of this accelerator: its entry in the registry, and its table `[smb]`.
+//! The accelerator's public description: its entry in the registry, and its table `[smb]`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use crate::registry::{AcceleratorEntry, MovedKey};
 use crate::settings::{AcceleratorSettings, ParsedSettings, SettingsTable, TableReader};
 use crate::shared::{SharedState, StartContext, UnsharedState};
 
-/// For how long licences are used without word from the far node.
+/// The longest allowed staleness: the time for which licences are used without confirmation from
+/// the far node.
 const GREATEST_STALENESS: Duration = Duration::from_secs(10);
 
 /// SMB 2 or 3 ([MS-SMB2]).
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn one_channel_is_remarked_upon_where_it_does_nothing() {
+    fn useless_channel_setting_is_remarked() {
         let one = ("channels", text("one"));
         let on = ("mode", text("strict"));
         for (settings, delegates, remarks) in [

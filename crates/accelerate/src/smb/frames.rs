@@ -1,4 +1,4 @@
-//! What the halves say to each other, beside the hosts' messages (docs/formats/smb-frames.md).
+//! The frames between the halves, beside the hosts' messages (docs/formats/smb-frames.md).
 //!
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
@@ -6,7 +6,7 @@
 //!                 Lease · FileSystem
 //!  near ──► far   Speaks · Beat · Received · Again · Revoked · Forgot · Sealed + message · Took
 //! ```
-//! A frame is the content of one frame segment. Numbers are never used again.
+//! A frame is the content of one frame segment. Its numbers are never reused.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use super::wire::header::{self, MessageProtection, Smb2Header};
 use super::wire::lease::LeaseKey;
 use super::wire::transfer::ReadRequest;
 
-/// The version of these frames, said once in [`HalfFrame::Engaged`].
+/// The version of these frames, sent once in [`HalfFrame::Engaged`].
 pub(crate) const VERSION: u8 = 1;
 
 const ENGAGED: u8 = 1;
@@ -50,17 +50,18 @@ const TOOK: u8 = 23;
 const FILE_SYSTEM: u8 = 24;
 const LEASE: u8 = 25;
 
-/// What [`HalfFrame::Speaks`] says of a near half that takes keys. One that says nothing takes none.
+/// The version in [`HalfFrame::Speaks`] of a near half that accepts keys. A near half that sends
+/// none accepts no keys.
 pub(crate) const TAKES_KEYS: u8 = 2;
-/// The same of one that takes those for encryption, too.
+/// The version of a near half that also accepts keys for encryption.
 pub(crate) const TAKES_SEALING: u8 = 3;
 
-/// The same of one that takes opens made ahead as well.
+/// The version of a near half that also accepts opens made ahead.
 pub(crate) const TAKES_OFFERS: u8 = 4;
-/// The same of one that takes leases as licences as well.
+/// The version of a near half that also accepts leases as licences.
 pub(crate) const TAKES_LEASES: u8 = 5;
 
-/// What the near half may answer for one open.
+/// The requests that the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenLicence {
     pub(crate) file: FileId,
@@ -72,7 +73,8 @@ pub(crate) struct OpenLicence {
     pub(crate) may_write: bool,
     /// A CLOSE before the server has, if nothing was changed through this open.
     pub(crate) may_close: bool,
-    /// What vouched for the request that opened the file; what is vouched for by less is not its own.
+    /// The protection of the CREATE request. A request with weaker protection does not belong to
+    /// the open.
     pub(crate) guard: MessageProtection,
     /// The longest READ and WRITE that the server takes, in bytes.
     pub(crate) read_max: u32,
@@ -83,7 +85,7 @@ pub(crate) struct OpenLicence {
 /// when it was read before a later message of the client's changed the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HalfFrame {
-    /// The far half has begun to alter what hosts say and will never let go without closing.
+    /// The far half has begun to alter the hosts' messages and will never let go without closing.
     Engaged {
         /// See [`VERSION`].
         version: u8,
@@ -103,23 +105,23 @@ pub(crate) enum HalfFrame {
         position: u64,
         offset: u64,
     },
-    /// The READ with this message id is answered by what was sent ahead.
+    /// The READ with this message id is answered by data that was sent ahead.
     Settled { message_id: u64 },
     /// Nothing may be answered for this open any more.
     Revoke { file: FileId },
-    /// All up to this [`HalfFrame::Beat`] was heard.
+    /// All beats up to this [`HalfFrame::Beat`] have arrived.
     Heard { number: u64 },
     /// Numbered, so that the near half knows how fresh its licences are.
     Beat { number: u64 },
     /// Bytes of [`HalfFrame::Ahead`] payload that have arrived, in all.
     Received { bytes: u64 },
-    /// What was to answer this READ is not there any more; ask the server.
+    /// The data for this READ is no longer available; the server must be asked.
     Again {
         /// The READ as the client sent it.
         header: Smb2Header,
         request: ReadRequest,
     },
-    /// Nothing is answered for this open any more, and all that was answered stands before this.
+    /// Nothing is answered for this open any more, and all answered requests precede this frame.
     Revoked { file: FileId },
     /// `length` bytes of entries follow, which answer the next request for names of this open; no
     /// bytes: there are no more names.
@@ -131,22 +133,22 @@ pub(crate) enum HalfFrame {
         is_fresh: bool,
         length: u32,
     },
-    /// The first entries that came with this open are not given any more.
+    /// The first entries that came with this open are no longer used.
     Forgot { file: FileId },
-    /// What the near half understands.
+    /// The near half's capabilities.
     Speaks {
         /// See [`TAKES_KEYS`] and [`TAKES_SEALING`].
         version: u8,
     },
     /// Messages of this session are verified and signed with this key.
     Key { session: u64, key: SigningKey },
-    /// Messages of this session that are encrypted are so with these keys; the near half seals what the
-    /// server would with nonces from this chance.
+    /// The keys of this session's encrypted messages. The near half seals messages in the server's
+    /// place with nonces from this seed.
     Sealing {
         session: u64,
         keys: SealingKeys,
         nonce_seed: [u8; NONCE_SEED_LENGTH],
-        /// What is opened may enter the dictionaries.
+        /// True if decrypted content may enter the dictionaries.
         may_store: bool,
     },
     /// The message that follows is this session's, and encrypted on the hosts' LANs.
@@ -163,15 +165,16 @@ pub(crate) enum HalfFrame {
     },
     /// The client was given this open, with the frame before this.
     Took { file: FileId },
-    /// What the server says of the file system that this open lies in, in this class: at most 255 bytes.
+    /// The server's answer to a file system query of this class through this open: at most 255
+    /// bytes.
     FileSystem {
         file: FileId,
         position: u64,
         class: u8,
         answer: Bytes,
     },
-    /// This open shares its file with all others of this lease: what changes it through one of them, changes
-    /// it for each.
+    /// This open shares its file with all others of this lease: a change through one of them
+    /// applies to each.
     Lease { file: FileId, key: LeaseKey },
 }
 
@@ -556,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_read_back_as_written_and_cut_ones_are_errors() {
+    fn frames_round_trip_and_truncated_ones_fail() {
         for frame in every() {
             let bytes = frame.emit().bytes;
             assert_eq!(HalfFrame::parse(&bytes), Ok(Some(frame)));

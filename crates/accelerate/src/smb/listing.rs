@@ -1,5 +1,5 @@
-//! Which QUERY_DIRECTORY what was fetched ahead may answer. Both halves ask this of every request
-//! in the same order, and so agree.
+//! The QUERY_DIRECTORY requests that prefetched entries may answer. Both halves apply the same
+//! rules to every request in the same order, and so agree.
 //!
 //! ```text
 //!  fresh:  fetched as the directory was opened;  answers its first request, alone or with RESTART or REOPEN
@@ -9,10 +9,11 @@
 use super::wire::directory::{QueryDirectoryRequest, flag};
 use super::wire::header::{Smb2Header, command};
 
-/// The longest pattern that is gone ahead of, in bytes of UTF-16: what the head of a message holds.
+/// The longest pattern that is prefetched, in bytes of UTF-16: the part that the head of a message
+/// contains.
 pub(crate) const PATTERN_MAX: usize = 56;
 
-/// What names are asked for.
+/// The parameters of a directory query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DirectoryQuery {
     pub(crate) class: u8,
@@ -20,19 +21,19 @@ pub(crate) struct DirectoryQuery {
     pattern_length: u8,
 }
 
-/// Requests for fewer bytes than this are not gone ahead of: clients that go through a whole
-/// directory ask for 64 KiB and more at a time, and one that asks for less may go on name by name
-/// (smbtorture's dir.many does, with 4 KiB).
+/// The least length of a request that is prefetched: clients that list a whole directory request 64
+/// KiB and more at a time, and one that requests less may continue name by name (smbtorture's
+/// dir.many does, with 4 KiB).
 const LEAST_LENGTH: u32 = 16_384;
 
 impl DirectoryQuery {
-    /// What file managers and stock clients ask first: FileIdBothDirectoryInformation ([MS-FSCC]
-    /// §2.4.17) of every name.
+    /// The first query of file managers and stock clients: FileIdBothDirectoryInformation
+    /// ([MS-FSCC] §2.4.17) of every name.
     pub(crate) fn usual() -> Self {
         Self::new(37, b"*\0").expect("a short pattern")
     }
 
-    /// Of this class and pattern; none where the pattern is too long.
+    /// Creates a query of this class and pattern; `None` where the pattern is too long.
     pub(crate) fn new(class: u8, bytes: &[u8]) -> Option<Self> {
         let mut pattern = [0; PATTERN_MAX];
         pattern.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -47,7 +48,7 @@ impl DirectoryQuery {
         &self.pattern[..usize::from(self.pattern_length)]
     }
 
-    /// What a request asks for, if it is one that goes through a whole listing.
+    /// Returns the query of a request, if the request goes through a whole listing.
     pub(crate) fn of(request: &QueryDirectoryRequest) -> Option<Self> {
         let is_plain = request.flags & !(flag::RESTART | flag::REOPEN) == 0;
         match is_plain && request.length >= LEAST_LENGTH {
@@ -56,7 +57,7 @@ impl DirectoryQuery {
         }
     }
 
-    /// Whether entries of this query, `length` bytes of them, answer the request.
+    /// Returns true if entries of this query, `length` bytes of them, answer the request.
     pub(crate) fn answers(
         &self,
         request: &QueryDirectoryRequest,
@@ -76,8 +77,8 @@ impl DirectoryQuery {
     }
 }
 
-/// Whether a request may change what a directory holds: then a listing from before it is not given
-/// to the client that made it.
+/// Returns true if a request may change the entries of a directory. An earlier listing is then not
+/// given to the client that made the change.
 pub(crate) fn may_change_names(header: &Smb2Header) -> bool {
     !matches!(
         header.command,

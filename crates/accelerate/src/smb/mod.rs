@@ -1,9 +1,9 @@
 //! SMB 2 and 3: file shares at the speed of the link instead of one block each round trip.
 //!
-//! What it saves: a client that asks for one block and waits for it before it asks for the next is
-//! limited to a block each round trip. Here the half beside the server asks ahead of such a client,
-//! and the half beside the client answers its READs, and its WRITEs, as fast as the path carries
-//! the data. Specification: [MS-SMB2]; the consistency it keeps is docs/decisions/0044.
+//! A client that requests one block and waits for it before the next is limited to one block each
+//! round trip. Here the half beside the server reads ahead of such a client, and the half beside
+//! the client answers its READs and WRITEs as fast as the path carries the data. Specification:
+//! [MS-SMB2]; the consistency rules are in docs/decisions/0044.
 //!
 //! ```text
 //!  client ── near half ═════════ WAN ═════════ far half ── server
@@ -11,30 +11,30 @@
 //!            and WRITE under   client's          oplocks, READs ahead
 //!            a licence         messages
 //! ```
-//! A *licence* is what allows it: an exclusive or batch oplock that the server gave to the open, or a
-//! lease with READ and WRITE caching (docs/decisions/0069).
-//! Where the client does not ask for one, the far half does, in the client's CREATE, and takes
-//! back what breaks it without the client's knowing. As long as it is held, the server lets no
-//! other client read or write the file before it was given back; and it is given back only when
-//! the near half has stopped and all it has answered stands at the server.
+//! A *licence* allows this: an exclusive or batch oplock that the server granted to the open, or a
+//! lease with READ and WRITE caching (docs/decisions/0069). Where the client requests none, the far
+//! half does, in the client's CREATE, and handles its break without the client's knowledge. While
+//! it is held, the server lets no other client read or write the file. It is given back only when
+//! the near half has stopped and all answered requests are complete at the server.
 //!
-//! A CLOSE is answered near the client, too, where nothing is left that it could tell
-//! (docs/decisions/0054); of directories, and of what was opened for its attributes, as well. Directories
-//! are listed ahead of the client (docs/decisions/0056).
+//! A CLOSE is answered near the client, too, where its answer cannot fail (docs/decisions/0054); so
+//! are CLOSEs of directories and of opens for attributes. Directories are listed ahead of the
+//! client (docs/decisions/0056).
 //!
-//! Sessions that are signed are worked on where their key is delegated (`keys`): what a host has signed
-//! is verified before it is acted upon, and what is altered or answered here is signed as the other
-//! host would have. Nothing is ever signed that was not, nor the other way round. The same holds of
-//! sessions and shares that are encrypted: both halves decrypt, messages cross between them in the
-//! clear within the tunnel, and leave encrypted exactly where they came so (docs/decisions/0062).
+//! Signed sessions are accelerated where their key is delegated (`keys`): a signed message is
+//! verified before it is used, and altered or local messages are signed as the other host would. A
+//! message is signed exactly where the original was. The same holds for encrypted sessions and
+//! shares: both halves decrypt, messages cross between them in the clear within the tunnel, and
+//! leave encrypted exactly where they arrived so (docs/decisions/0062).
 //!
-//! It lets go, while it has altered nothing, of what is signed or encrypted without a key, compressed
-//! or not SMB; afterwards such a thing closes the flow (see `far`). Opens that it may not serve
-//! (directories, pipes, leases that others share, write-through) pass among those that it does.
+//! While it has altered nothing, it lets go of flows that are compressed, not SMB, or signed or
+//! encrypted without a key; afterwards such a message closes the flow (see `far`). Opens that it
+//! may not serve (directories, pipes, leases that others share, write-through) pass among those
+//! that it does.
 //!
 //! Under the policy `relaxed`, files of a directory are opened ahead as well (docs/decisions/0061).
 //!
-//! Flows of SMB 1 are helped, too, by halves of their own (`nt1`).
+//! Flows of SMB 1 are accelerated, too, by halves of their own (`nt1`).
 
 mod config;
 mod entry;

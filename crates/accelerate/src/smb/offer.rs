@@ -1,11 +1,11 @@
-//! Which frames end all offers of opens, and which names a listing tells. Both halves ask the first of
-//! every frame in the same order, and so agree.
+//! The frames that end all offers of opens, and the names in a listing. Both halves apply the same
+//! rules to every frame in the same order, and so agree.
 
 use super::wire::header::{Smb2Header, command};
 use super::wire::u32_at;
 
-/// Whether a request may change what a path leads to, without being an open of what lies there: an
-/// open that was made before it is not given to the client that asked for it.
+/// Returns true if a request may change the file that a path leads to, other than through an open
+/// of that file. An open from before it is not offered to the client that sent it.
 pub(crate) fn drops_offers(header: &Smb2Header) -> bool {
     !matches!(
         header.command,
@@ -24,8 +24,8 @@ pub(crate) fn drops_offers(header: &Smb2Header) -> bool {
     )
 }
 
-/// Where the name's length and the name stand in an entry of this class ([MS-FSCC] §2.4.10
-/// FileDirectoryInformation, §2.4.14 FileFullDirectoryInformation, §2.4.8
+/// Returns the offsets of the name's length and the name in an entry of this class ([MS-FSCC]
+/// §2.4.10 FileDirectoryInformation, §2.4.14 FileFullDirectoryInformation, §2.4.8
 /// FileBothDirectoryInformation, §2.4.28 FileNamesInformation, §2.4.17
 /// FileIdBothDirectoryInformation, §2.4.18 FileIdFullDirectoryInformation).
 fn places(class: u8) -> Option<(usize, usize)> {
@@ -40,7 +40,7 @@ fn places(class: u8) -> Option<(usize, usize)> {
     }
 }
 
-/// The names in entries, in UTF-16 as they came; none of a class that is not known, and none behind
+/// Returns the names in entries, in UTF-16 as received; none of an unknown class, and none behind
 /// an entry that lies outside.
 pub(crate) fn names_of(class: u8, entries: &[u8]) -> Vec<&[u8]> {
     let mut names = Vec::new();
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found_where_the_class_has_them_and_nowhere_outside() {
+    fn names_are_found_at_their_class_offsets() {
         for (class, name_at) in [(1, 64), (2, 68), (3, 94), (12, 12), (37, 104), (38, 80)] {
             let length_at = if class == 12 { 8 } else { 60 };
             let mut entries = Vec::new();

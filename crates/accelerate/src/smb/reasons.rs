@@ -1,4 +1,4 @@
-//! Reasons for letting go that only SMB has, and what common reasons mean for file shares.
+//! Reasons for letting go that only SMB has, and the meaning of common reasons for file shares.
 //!
 //! The codes are older than the rule that an accelerator's own begin at 64. They are 10 and 14 on the wire
 //! (docs/formats/accelerator-frames.md).
@@ -11,7 +11,7 @@ pub(crate) const GMAC: ReasonCode = ReasonCode::new(10);
 /// The connection is signed as in SMB 1.
 pub(crate) const SIGNED_BY_SMB1: ReasonCode = ReasonCode::new(14);
 
-/// What a code means for file shares; `None` where the common explanation holds, or there is none.
+/// Explains a code for file shares; `None` where the common explanation holds, or there is none.
 pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<ReasonExplanation> {
     let explanation = match code {
         GMAC => ReasonExplanation::new(
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_codes_keep_their_numbers_and_are_explained_here_alone() {
+    fn own_codes_are_stable_and_explained_here() {
         for (code, number) in [(GMAC, 10), (SIGNED_BY_SMB1, 14)] {
             assert_eq!(code.to_byte(), number);
             assert_eq!(code.common_explanation(), None);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switched_off_accelerator_names_the_node_where_it_is_off() {
+    fn switched_off_accelerator_names_its_node() {
         for code in [ReasonCode::NO_ACCELERATOR, ReasonCode::POLICY] {
             let here = explain(code, ReasonSource::ThisNode).unwrap();
             assert!(here.text.contains("off on this node"), "{}", here.text);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn encryption_can_also_be_left_off_for_a_share() {
+    fn encryption_remedy_mentions_the_share() {
         let explanation = explain(ReasonCode::ENCRYPTED, ReasonSource::ThisNode).unwrap();
         assert!(explanation.recurs);
         let remedy = explanation.remedy.unwrap();

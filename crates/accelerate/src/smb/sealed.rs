@@ -1,4 +1,4 @@
-//! What was inside an encrypted message, cut as if it had come in the clear.
+//! The content of an encrypted message, cut as if it had come in the clear.
 
 use bytes::Bytes;
 
@@ -6,12 +6,13 @@ use super::wire::frame::frame_header;
 use super::wire::header::{Smb2Header, UNASKED, flag};
 use super::wire::split::{Smb2Splitter, SplitterPiece};
 
-/// What the session of a message of a compound is when it is that of the message before it ([MS-SMB2]
+/// The session id of a compounded message that uses the session of the message before it ([MS-SMB2]
 /// §3.2.4.1.4, Sending Compounded Requests).
 pub(crate) const SAME_SESSION: u64 = u64::MAX;
 
-/// The pieces of a frame of these messages, every head marked as sealed; `None` when they are not whole
-/// messages of this session: another's, encrypted or compressed once more, or nothing of the kind.
+/// Returns the pieces of a frame of these messages, every head marked as sealed; `None` when they
+/// are not whole messages of this session: another's, encrypted or compressed once more, or no
+/// messages.
 pub(crate) fn pieces(session: u64, messages: &[u8]) -> Option<Vec<SplitterPiece>> {
     if messages.len() >= 1 << 24 {
         return None;
@@ -39,9 +40,10 @@ pub(crate) fn pieces(session: u64, messages: &[u8]) -> Option<Vec<SplitterPiece>
     }
 }
 
-/// Whether a message may stand in what is sealed for this session ([MS-SMB2] §3.3.5.2.1, Decrypting the
-/// Message). What a server sends unasked names none (§3.3.4.6, Object Store Indicates an Oplock Break), and
-/// one that says it goes on with what was before it stands in this session, even if nothing was.
+/// Returns true if a message may be part of an encrypted message of this session ([MS-SMB2]
+/// §3.3.5.2.1, Decrypting the Message). A server's unsolicited message names no session (§3.3.4.6,
+/// Object Store Indicates an Oplock Break). A message that is marked as related belongs to this
+/// session, even if none precedes it.
 pub(crate) fn is_of(session: u64, header: &Smb2Header) -> bool {
     let is_unasked = header.has(flag::FROM_SERVER) && header.message_id == UNASKED;
     matches!(header.session, of if of == session || of == SAME_SESSION)

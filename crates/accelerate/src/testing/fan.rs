@@ -32,7 +32,7 @@ use super::{LineBuffer, after};
 
 /// The port of its servers.
 pub const PORT: u16 = 7_002;
-/// What DRINK takes before it pauses.
+/// The number of bytes that DRINK takes before it pauses.
 pub const DRUNK: usize = 100_000;
 
 const FILLED: ServerConnection = ServerConnection(100);
@@ -84,10 +84,10 @@ struct TestFanFarHalf {
     outputs: VecDeque<AcceleratorOutput>,
     /// Answers of connections that FAN opened, by number; whole ones are marked.
     parts: BTreeMap<u8, (Vec<u8>, bool)>,
-    /// Those that are asked and not sent yet.
+    /// The requested ones that are not sent yet.
     asked: VecDeque<u8>,
     held: Vec<u8>,
-    /// What connection 100 has not taken.
+    /// The bytes that connection 100 has not taken.
     untaken: usize,
     drunk: usize,
     pushes_at: Option<Time>,

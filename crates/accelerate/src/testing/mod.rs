@@ -1,14 +1,14 @@
 //! Accelerators that exist in tests only, each for one thing that the contract promises.
 //!
-//! Both speak lines. [`cache`] answers some of them at the near node; [`fan`] has its far half ask the server over
-//! several connections.
+//! Both speak a line protocol. [`cache`] answers some lines at the near node; [`fan`] has its far
+//! half ask the server over several connections.
 
 pub mod cache;
 pub mod fan;
 
 use bytes::{Bytes, BytesMut};
 
-/// Bytes that have come and are no whole line yet.
+/// The received bytes of an incomplete line.
 #[derive(Default)]
 struct LineBuffer(BytesMut);
 
@@ -28,7 +28,7 @@ impl LineBuffer {
     }
 }
 
-/// What follows this word in a line.
+/// Returns the text after this word in a line.
 fn after<'a>(line: &'a [u8], word: &str) -> Option<&'a str> {
     let line = std::str::from_utf8(line).ok()?;
     line.strip_prefix(word).map(str::trim)

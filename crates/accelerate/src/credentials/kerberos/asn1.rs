@@ -1,5 +1,6 @@
-//! What Kerberos and SPNEGO use of ASN.1 (ITU-T X.690, DER): elements by their tags, and the fields of a
-//! SEQUENCE, each under a tag of its own (RFC 4120 §5.1, Specific Compatibility Notes on ASN.1).
+//! The part of ASN.1 that Kerberos and SPNEGO use (ITU-T X.690, DER): elements by their tags, and
+//! the fields of a SEQUENCE, each under a tag of its own (RFC 4120 §5.1, Specific Compatibility
+//! Notes on ASN.1).
 
 use der::asn1::AnyRef;
 use der::{Decode, Reader, SliceReader, Tag, TagNumber};
@@ -17,7 +18,7 @@ pub(crate) fn context(number: u32) -> Tag {
     TagNumber(number).context_specific(true)
 }
 
-/// The first element of these bytes, and what follows it.
+/// Returns the first element of these bytes, and the rest.
 pub(crate) fn first(bytes: &[u8]) -> Option<(Tag, &[u8], &[u8])> {
     let mut reader = SliceReader::new(bytes).ok()?;
     let element = AnyRef::decode(&mut reader).ok()?;
@@ -26,20 +27,20 @@ pub(crate) fn first(bytes: &[u8]) -> Option<(Tag, &[u8], &[u8])> {
     Some((tag, element.value(), bytes.get(end..)?))
 }
 
-/// What is inside the first element of these bytes, if it has this tag.
+/// Returns the content of the first element of these bytes, if it has this tag.
 pub(crate) fn inside(bytes: &[u8], tag: Tag) -> Option<&[u8]> {
     let (found, value, _) = first(bytes)?;
     (found == tag).then_some(value)
 }
 
-/// A SEQUENCE's fields. Those that later versions may add are left out.
+/// The fields of a SEQUENCE. Fields that later versions may add are left out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SequenceFields<'a> {
     fields: [Option<&'a [u8]>; FIELDS],
 }
 
 impl<'a> SequenceFields<'a> {
-    /// Of a SEQUENCE that these bytes begin with.
+    /// Parses the fields of the SEQUENCE at the beginning of these bytes.
     pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = inside(bytes, Tag::Sequence)?;
         let mut fields = [None; FIELDS];

@@ -1,13 +1,13 @@
-//! Opening what Kerberos encrypts: AES with ciphertext stealing and HMAC-SHA1 (RFC 3961 §5.3 and RFC 3962)
-//! or HMAC-SHA2 (RFC 8009), and RC4 with HMAC-MD5 as older domains have it (RFC 4757).
+//! Decrypts Kerberos ciphertexts: AES with ciphertext stealing and HMAC-SHA1 (RFC 3961 §5.3 and RFC
+//! 3962) or HMAC-SHA2 (RFC 8009), and RC4 with HMAC-MD5 of older domains (RFC 4757).
 //!
 //! ```text
 //!  RFC 3961: AES-CTS(Ke, confounder ‖ text) ‖ HMAC(Ki, confounder ‖ text)   Ke, Ki = DK(key, usage ‖ AA, 55)
 //!  RFC 8009: C = AES-CTS(Ke, confounder ‖ text);  C ‖ HMAC(Ki, 0^16 ‖ C)
 //!  RFC 4757: checksum ‖ RC4(HMAC(K1, checksum), confounder ‖ text),  K1 = HMAC(key, usage)
 //! ```
-//! DES is not here: RFC 6649 and RFC 8429 took it, and DES3, out of use. Nothing is encrypted outside of
-//! tests. What comes out is overwritten when it is dropped, and so is every key.
+//! DES and DES3 are not supported: RFC 6649 and RFC 8429 took them out of use. Only tests encrypt.
+//! Decrypted bytes and keys are overwritten when they are dropped.
 
 use std::fmt;
 
@@ -31,12 +31,12 @@ const CONFOUNDER: usize = 16;
 const CONFOUNDER_RC4: usize = 8;
 /// Bytes of an HMAC-MD5.
 const CHECKSUM_RC4: usize = 16;
-/// What the usage is followed by for the key that encrypts, and for the one that authenticates (RFC 3961
-/// §5.3).
+/// The byte after the usage number for the key that encrypts, and for the key that authenticates
+/// (RFC 3961 §5.3).
 const ENCRYPTS: u8 = 0xaa;
 const AUTHENTICATES: u8 = 0x55;
 
-/// How something is encrypted (Kerberos Encryption Type Numbers, IANA).
+/// The encryption type (Kerberos Encryption Type Numbers, IANA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum EncryptionType {
     Aes128Sha1,
@@ -91,7 +91,7 @@ impl EncryptionType {
         }
     }
 
-    /// Bytes of what authenticates a text.
+    /// The length of the authentication tag in bytes.
     fn tag_length(self) -> usize {
         match self {
             Self::Aes128Sha1 | Self::Aes256Sha1 => 12,
@@ -115,7 +115,7 @@ impl fmt::Debug for KerberosKey {
 }
 
 impl KerberosKey {
-    /// Of these bytes, if the encryption is known and they are as many as it takes.
+    /// Creates a key from these bytes, if the encryption type is known and has this key length.
     pub(crate) fn of(encryption: i64, bytes: &[u8]) -> Option<Self> {
         let encryption = EncryptionType::from_number(encryption)?;
         (bytes.len() == encryption.key_length()).then(|| Self {
@@ -124,7 +124,7 @@ impl KerberosKey {
         })
     }
 
-    /// What it encrypts with.
+    /// The encryption type of the key.
     pub(crate) fn encryption(&self) -> EncryptionType {
         self.encryption
     }
@@ -134,7 +134,7 @@ impl KerberosKey {
         &self.bytes
     }
 
-    /// What was encrypted with this key for this use; `None` when something else was.
+    /// Decrypts bytes that were encrypted with this key for this use; `None` for all other bytes.
     pub(crate) fn open(&self, usage: u32, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let opened = match self.encryption {
             EncryptionType::Aes128Sha1 => self.open_sha1::<Aes128>(usage, sealed),
@@ -189,7 +189,7 @@ impl KerberosKey {
         without(unsteal::<C>(&encrypts, ciphertext)?, CONFOUNDER)
     }
 
-    /// RFC 8009 §3: KDF-HMAC-SHA2, of which one block is always enough.
+    /// RFC 8009 §3: KDF-HMAC-SHA2; one block is always enough.
     fn derive_sha2<M: Mac + KeyInit>(
         &self,
         usage: u32,
@@ -231,7 +231,7 @@ fn rc4(key: &[u8], checksum: &[u8], text: &mut [u8]) {
     cipher.apply_keystream(text);
 }
 
-/// What keys for one use and purpose are derived with (RFC 3961 §5.3, RFC 8009 §5).
+/// The constant that derives the keys for one use and purpose (RFC 3961 §5.3, RFC 8009 §5).
 fn constant(usage: u32, purpose: u8) -> [u8; 5] {
     let [a, b, c, d] = usage.to_be_bytes();
     [a, b, c, d, purpose]
@@ -280,7 +280,7 @@ impl AesBlockCipher for Aes256 {
     }
 }
 
-/// The other way, for those who write what is read here.
+/// Encryption, for tests that write the messages that are read here.
 #[cfg(any(test, feature = "testing"))]
 impl KerberosKey {
     /// Encrypts a text for this use, behind a confounder of zeros.

@@ -1,4 +1,4 @@
-//! Published samples, and what MIT Kerberos has encrypted.
+//! Published samples, and ciphertexts of MIT Kerberos.
 
 use super::super::super::testing::hexadecimal;
 use super::*;
@@ -94,7 +94,7 @@ fn the_published_samples_of_hmac_sha2_are_opened() {
 }
 
 #[test]
-fn what_mit_kerberos_encrypted_is_opened() {
+fn mit_kerberos_ciphertext_is_decrypted() {
     // By krb5_c_encrypt of MIT Kerberos 1.20.1, with the confounders that it drew.
     let cases = [
         (
@@ -185,7 +185,7 @@ fn what_mit_kerberos_encrypted_is_opened() {
 }
 
 #[test]
-fn what_is_too_short_is_nothing_and_what_is_sealed_here_is_opened_here() {
+fn short_input_fails_and_own_ciphertext_decrypts() {
     for encryption in EncryptionType::ALL {
         let bytes = vec![7; encryption.key_length()];
         assert!(KerberosKey::of(encryption.number(), &bytes[1..]).is_none());
@@ -203,7 +203,7 @@ fn what_is_too_short_is_nothing_and_what_is_sealed_here_is_opened_here() {
 }
 
 #[test]
-fn what_keys_pass_through_is_overwritten() {
+fn buffers_with_keys_are_overwritten() {
     fn overwrites(_: &impl zeroize::ZeroizeOnDrop) {}
     overwrites(&Aes256::new_from_slice(&[0; 32]).unwrap());
     overwrites(&mac::<Hmac<Sha1>>(&[0; 16], &[]).finalize());

@@ -6,8 +6,8 @@
 //!  entry: count u16 · realm · components · kind of name u32 · time u32 · version u8 ·
 //!         encryption u16 · key · [ version u32 ]     all strings with a length of 16 bits before them
 //! ```
-//! Keys of encryptions that are not known here are left out. What is kept is overwritten when it is dropped,
-//! and shown by no `Debug`.
+//! Keys of unknown encryption types are left out. The kept keys are overwritten when they are
+//! dropped, and no `Debug` shows them.
 
 use std::fmt;
 
@@ -19,11 +19,12 @@ const MAGIC: [u8; 2] = [5, 2];
 /// Keys of one file: those of a few hundred services with all their versions.
 const KEYS_MAX: usize = 10_000;
 
-/// Different keys that are tried on one ticket: a file that holds more of one encryption names its services, and
-/// those of the ticket's come first. Each costs a pass over the ticket, which has 64 KiB at most.
+/// The number of different keys that are tried on one ticket: a file with more keys of one
+/// encryption names its services, and those of the ticket's service come first. Each try costs a
+/// pass over the ticket, which has at most 64 KiB.
 const TRIES_MAX: usize = 16;
 
-/// What is wrong with a keytab.
+/// An error in a keytab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeytabError {
     /// It does not begin like one.
@@ -54,7 +55,7 @@ struct KeytabEntry {
     key: KerberosKey,
 }
 
-/// The keys with which the far half opens what clients send to a service.
+/// The keys with which the far half decrypts clients' messages to a service.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keytab {
     entries: Vec<KeytabEntry>,
@@ -101,13 +102,13 @@ impl Keytab {
         }
     }
 
-    /// How many keys it holds that can be used.
+    /// The number of usable keys that it contains.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whose they are, each once.
+    /// The principals of the keys, each once.
     #[must_use]
     pub fn principals(&self) -> Vec<String> {
         let principals = self.entries.iter().map(|entry| &entry.principal);
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tickets_service_and_version_select_what_is_tried_first() {
+    fn ticket_selects_the_first_key_to_try() {
         let bytes = keytab(&[
             aes(&["host", "files"], 7, 1),
             aes(&["cifs", "files"], 6, 2),
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn one_key_under_many_names_is_tried_once_and_leaves_room_for_other_hosts() {
+    fn key_with_many_names_is_tried_once() {
         let hosts = ["files1", "files2", "files3", "files4"];
         let of_host = |(at, host): (usize, &&str)| {
             let services = [
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_entry_has_eight_bits_of_its_version() {
+    fn old_entry_has_an_eight_bit_version() {
         let mut old = aes(&["a"], 0x107, 2);
         old.truncate(old.len() - 4);
         let keytab = Keytab::parse(&keytab(&[aes(&["a"], 8, 1), old])).unwrap();
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_keytab_is_refused_and_no_cut_is_read_beyond() {
+    fn invalid_or_truncated_keytab_is_refused() {
         assert_eq!(Keytab::parse(b""), Err(KeytabError::NoKeytab));
         assert_eq!(Keytab::parse(b"\x05\x01"), Err(KeytabError::NoKeytab));
         assert_eq!(Keytab::parse(&MAGIC), Err(KeytabError::NoKey));

@@ -1,9 +1,9 @@
-//! The messages of RFC 4120 that a client and a service exchange, and the structures that are
-//! encrypted in them; of each only what leads to keys, names and versions.
+//! The messages of RFC 4120 that a client and a service exchange, and the encrypted structures in
+//! them; only the fields that lead to keys, names and versions.
 
 use super::asn1::{SequenceFields, application, first, inside, texts};
 
-/// The bit of ap-options that says that the ticket is encrypted with a session key (RFC 4120 §5.5.1,
+/// The bit of ap-options for a ticket that is encrypted with a session key (RFC 4120 §5.5.1,
 /// KRB_AP_REQ Definition): bit 1, counted from the most significant one.
 const USE_SESSION_KEY: u8 = 0x40;
 
@@ -27,7 +27,7 @@ fn subkey<'a>(fields: &SequenceFields<'a>, number: usize) -> Option<Option<Encry
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EncryptedData<'a> {
     pub(crate) encryption: i64,
-    /// Which of a principal's keys it was encrypted with.
+    /// The version number of the principal's key that encrypted it.
     pub(crate) version: Option<u32>,
     pub(crate) bytes: &'a [u8],
 }
@@ -50,7 +50,7 @@ fn principal(name: &[u8], realm: &str) -> Option<String> {
     Some(format!("{}@{realm}", parts.join("/")))
 }
 
-/// What proves to a service who a client is (RFC 4120 §5.3, Tickets).
+/// The ticket that proves a client's identity to a service (RFC 4120 §5.3, Tickets).
 #[derive(Clone, Debug)]
 pub(crate) struct KerberosTicket<'a> {
     service: String,
@@ -66,7 +66,7 @@ impl<'a> KerberosTicket<'a> {
         })
     }
 
-    /// Whom it is for, as it says itself: `cifs/files.corp.example@CORP.EXAMPLE`.
+    /// The service that it is for, by its own statement: `cifs/files.corp.example@CORP.EXAMPLE`.
     pub(crate) fn service(&self) -> String {
         self.service.clone()
     }
@@ -108,7 +108,7 @@ impl<'a> ApRep<'a> {
     }
 }
 
-/// What only the service can read of a ticket (RFC 4120 §5.3).
+/// The part of a ticket that only the service can decrypt (RFC 4120 §5.3).
 pub(crate) struct EncTicketPart<'a> {
     pub(crate) key: EncryptionKey<'a>,
     client: String,
@@ -123,13 +123,13 @@ impl<'a> EncTicketPart<'a> {
         })
     }
 
-    /// Whom it speaks for: `anna@CORP.EXAMPLE`.
+    /// The client that it speaks for: `anna@CORP.EXAMPLE`.
     pub(crate) fn client(&self) -> String {
         self.client.clone()
     }
 }
 
-/// What shows that the client has the session key (RFC 4120 §5.5.1).
+/// The proof that the client has the session key (RFC 4120 §5.5.1).
 pub(crate) struct KerberosAuthenticator<'a> {
     pub(crate) subkey: Option<EncryptionKey<'a>>,
 }
@@ -143,7 +143,7 @@ impl<'a> KerberosAuthenticator<'a> {
     }
 }
 
-/// The same of the server (RFC 4120 §5.5.2).
+/// The same proof of the server (RFC 4120 §5.5.2).
 pub(crate) struct EncApRepPart<'a> {
     pub(crate) subkey: Option<EncryptionKey<'a>>,
 }

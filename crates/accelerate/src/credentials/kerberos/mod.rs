@@ -1,17 +1,18 @@
-//! Kerberos as a listener needs it that has the service's keytab (RFC 4120, RFC 4121): from the tokens
-//! that a client and a server exchange to the key that both of them have afterwards.
+//! Kerberos for a listener that has the service's keytab (RFC 4120, RFC 4121): derives the key of a
+//! client and a server from the tokens that they exchange.
 //!
 //! ```text
 //!  AP-REQ:  ticket ──── keytab ───────────────► session key, client
 //!           authenticator ── session key ─────► the client's subkey, if it chose one
 //!  AP-REP:  encrypted part ── session key ────► the server's subkey, if it chose one
 //! ```
-//! The server's subkey counts before the client's, and that before the session key ([MS-KILE] §3.1.1.2,
-//! Cryptographic Material; RFC 4121 §2, Key Derivation for Per-Message Tokens). Which of them a session has
-//! is not decided here: all are candidates, and the server's signature says which it is.
+//! The server's subkey takes precedence over the client's, and that over the session key ([MS-KILE]
+//! §3.1.1.2, Cryptographic Material; RFC 4121 §2, Key Derivation for Per-Message Tokens). The
+//! choice is not made here: all are candidates, and the server's signature shows which one a
+//! session uses.
 //!
-//! Everything is read as it passes and nothing is kept but keys and names. What is not read: PACs,
-//! checksums, lifetimes and flags, which are for the server to judge.
+//! Messages are read as they pass, and only keys and names are kept. PACs, checksums, lifetimes and
+//! flags are not read; the server judges them.
 
 mod asn1;
 mod encryption;
@@ -29,7 +30,7 @@ use spnego::SpnegoToken;
 
 use super::SessionKey;
 
-/// What a key of Kerberos is used for (RFC 4120 §7.5.1, Key Usage Numbers).
+/// The uses of a Kerberos key (RFC 4120 §7.5.1, Key Usage Numbers).
 pub(crate) mod usage {
     /// A ticket's encrypted part, by the service's key.
     pub(crate) const TICKET: u32 = 2;
@@ -39,7 +40,8 @@ pub(crate) mod usage {
     pub(crate) const AP_REP: u32 = 12;
 }
 
-/// Why nothing came of an AP-REQ. Each says which service it was for, as anybody may have sent it.
+/// The reason why an AP-REQ was not accepted. Each variant names the service, because anybody may
+/// have sent the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ApReqError {
     /// There is no keytab.
@@ -50,7 +52,7 @@ pub(crate) enum ApReqError {
     Encryption(String),
     /// It is for a key that no keytab holds, or is no AP-REQ after all.
     Mechanism,
-    /// The ticket opens, and what goes with it does not.
+    /// The ticket can be decrypted, but the data beside it is invalid.
     Broken(String),
 }
 
@@ -68,7 +70,7 @@ impl std::fmt::Debug for AcceptedClient {
     }
 }
 
-/// Reads what a client sent, if it is an AP-REQ of Kerberos in SPNEGO's wrapping or in none.
+/// Reads a client's token, if it is a Kerberos AP-REQ, bare or in SPNEGO's wrapping.
 pub(crate) fn accept(
     token: &[u8],
     keytab: Option<&Keytab>,
@@ -140,7 +142,7 @@ impl AcceptedClient {
     }
 }
 
-/// Reads any bytes as each of the structures, those that come encrypted as well.
+/// Reads any bytes as each of the structures, including the encrypted ones.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn read_all(bytes: &[u8]) {
     let _ = spnego::find(bytes);

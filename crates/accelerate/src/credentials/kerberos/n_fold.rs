@@ -1,6 +1,6 @@
 //! n-fold: any bytes spread over 128 bits, the block of AES (RFC 3961 §5.1, A Key Derivation Function).
 
-/// Bytes of what comes out.
+/// The length of the result in bytes.
 pub(crate) const LENGTH: usize = 16;
 
 /// The 128-fold of the input: copies of it, each turned 13 bits further to the right than the one before,

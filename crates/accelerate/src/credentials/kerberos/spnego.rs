@@ -1,4 +1,4 @@
-//! Finds the message of Kerberos in a security token: in SPNEGO's wrapping (RFC 4178 §4.2), in that of
+//! Finds the Kerberos message in a security token: in SPNEGO's wrapping (RFC 4178 §4.2), in that of
 //! the GSS-API alone (RFC 2743 §3.1, RFC 4121 §4.1), or bare.
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //!                          [1] NegTokenResp { …, [2] responseToken }  all others, without the wrapping
 //!  mechToken: [APPLICATION 0] Kerberos  01 00 AP-REQ | 02 00 AP-REP | 03 00 KRB-ERROR | …
 //! ```
-//! Which mechanisms were offered does not matter here, nor the MIC over their list: what the server
-//! went on with is what it answers.
+//! The list of offered mechanisms and the MIC over it are ignored: the server's answer shows the
+//! mechanism in use.
 
 use der::Tag;
 
@@ -24,23 +24,23 @@ const KERBEROS: [&[u8]; 2] = [
 /// 1.2.840.113554.1.2.2.3, from user to user.
 const USER_TO_USER: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x12, 1, 2, 2, 3];
 
-/// What stands before a message of Kerberos within the GSS-API (RFC 4121 §4.1, Context Establishment
+/// The token id before a Kerberos message within the GSS-API (RFC 4121 §4.1, Context Establishment
 /// Tokens).
 const AP_REQ: &[u8] = &[1, 0];
 const AP_REP: &[u8] = &[2, 0];
 
-/// What a security token holds.
+/// The content of a security token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpnegoToken<'a> {
     /// A client's request.
     ApReq(&'a [u8]),
     /// A server's answer.
     ApRep(&'a [u8]),
-    /// Errors, and what is said from user to user.
+    /// Errors, and user-to-user messages.
     OtherKerberos,
 }
 
-/// What of Kerberos is in a token.
+/// Finds the Kerberos message in a token.
 pub(crate) fn find(token: &[u8]) -> Option<SpnegoToken<'_>> {
     let (tag, value, _) = first(token)?;
     if tag != application(0) {
@@ -67,7 +67,7 @@ fn negotiated(token: &[u8]) -> Option<SpnegoToken<'_>> {
     of_mechanism(mechanism, behind)
 }
 
-/// What follows a mechanism's name.
+/// Parses the bytes after a mechanism's name.
 fn of_mechanism<'a>(mechanism: &[u8], token: &'a [u8]) -> Option<SpnegoToken<'a>> {
     if mechanism == USER_TO_USER {
         return Some(SpnegoToken::OtherKerberos);

@@ -1,4 +1,4 @@
-//! For tests: a realm with a client and a service, and what they say to each other.
+//! For tests: a realm with a client and a service, and their messages.
 
 // Seeds for fuzzing use some of it, tests all.
 #![cfg_attr(not(test), allow(dead_code))]
@@ -11,7 +11,7 @@ pub(crate) const REALM: &str = "CORP.EXAMPLE";
 /// ... and the parts of the client's and the service's name in it.
 pub(crate) const CLIENT: &str = "anna";
 pub(crate) const SERVICE: [&str; 2] = ["cifs", "files.corp.example"];
-/// What the client's session is called, and the service.
+/// The principals of the client and of the service.
 pub(crate) const CLIENT_NAME: &str = "anna@CORP.EXAMPLE";
 pub(crate) const SERVICE_NAME: &str = "cifs/files.corp.example@CORP.EXAMPLE";
 
@@ -90,13 +90,13 @@ fn encrypted(encryption: i64, version: Option<u32>, bytes: &[u8]) -> Vec<u8> {
     ])
 }
 
-/// What a client and a service have, and what they choose.
+/// The keys of a client and a service, and their choices.
 #[derive(Clone, Debug)]
 pub(crate) struct KerberosExchange {
     pub(crate) encryption: EncryptionType,
-    /// Which of the service's keys the ticket is encrypted with.
+    /// The version of the service's key that encrypts the ticket.
     pub(crate) version: u32,
-    /// What fills that key, the session's, and the two subkeys; those may be left out.
+    /// The bytes that fill that key, the session key, and the two optional subkeys.
     pub(crate) service_key: u8,
     pub(crate) session_key: u8,
     pub(crate) subkey: Option<u8>,
@@ -153,7 +153,7 @@ impl KerberosExchange {
         encryption_key((self.encryption.number(), &self.bytes(byte)))
     }
 
-    /// What the ticket encrypts.
+    /// The encrypted part of the ticket.
     pub(crate) fn enc_ticket_part(&self) -> Vec<u8> {
         let transited = sequence(&[&field(0, &integer(0)), &field(1, &octets(b""))]);
         let fields: [&[u8]; 7] = [
@@ -168,7 +168,7 @@ impl KerberosExchange {
         application(3, &[&sequence(&fields)])
     }
 
-    /// What shows that the client has the session key.
+    /// The client's proof that it has the session key.
     pub(crate) fn authenticator(&self) -> Vec<u8> {
         let subkey = self
             .subkey
@@ -184,7 +184,7 @@ impl KerberosExchange {
         application(2, &[&sequence(&fields)])
     }
 
-    /// What shows that the server has it.
+    /// The server's proof that it has the session key.
     pub(crate) fn enc_ap_rep_part(&self) -> Vec<u8> {
         let subkey = self.subkey_of_server;
         let subkey = subkey.map_or(Vec::new(), |byte| field(2, &self.chosen(byte)));

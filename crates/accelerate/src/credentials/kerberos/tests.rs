@@ -1,4 +1,4 @@
-//! Exchanges with every encryption and in every wrapping, and what must not lead to a key.
+//! Exchanges with every encryption and in every wrapping, and tokens that must not lead to a key.
 
 use super::testing::{CLIENT_NAME, KerberosExchange, SERVICE_NAME, USER_TO_USER, first_token, gss};
 use super::*;
@@ -15,7 +15,7 @@ fn refused(token: &[u8], keytab: Option<&Keytab>) -> ApReqError {
 }
 
 #[test]
-fn every_encryption_leads_to_the_key_that_both_have() {
+fn every_encryption_derives_the_common_key() {
     for encryption in EncryptionType::ALL {
         let mut exchange = KerberosExchange::with(encryption);
         for [of_client, of_server] in [[true, true], [true, false], [false, true], [false, false]] {
@@ -56,7 +56,7 @@ fn a_ticket_is_found_in_every_wrapping() {
 }
 
 #[test]
-fn what_is_not_kerberos_is_none_of_it() {
+fn other_tokens_are_not_kerberos() {
     let exchange = KerberosExchange::with(EncryptionType::Aes128Sha1);
     let ntlm = b"NTLMSSP\0\x01\0\0\0";
     let foreign = gss(&[6, 3, 0x2a, 3, 4], &[1, 0], &exchange.ap_req());
@@ -74,7 +74,7 @@ fn what_is_not_kerberos_is_none_of_it() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_which_service_and_key_it_needs() {
+fn undecryptable_ticket_names_service_and_key() {
     let exchange = KerberosExchange::with(EncryptionType::Aes256Sha1);
     let token = exchange.token();
     let other = KerberosExchange {
@@ -91,7 +91,7 @@ fn what_cannot_be_opened_says_which_service_and_key_it_needs() {
 }
 
 #[test]
-fn a_ticket_of_a_foreign_encryption_or_for_a_session_key_is_not_followed() {
+fn foreign_or_user_to_user_ticket_is_refused() {
     let exchange = KerberosExchange::with(EncryptionType::Rc4);
     let keytab = exchange.keytab();
     // rc4-hmac-exp is one more.
@@ -135,7 +135,7 @@ fn an_authenticator_of_another_session_leads_to_nothing() {
 }
 
 #[test]
-fn no_cut_and_no_altered_byte_is_read_beyond_or_taken_for_the_whole() {
+fn truncated_or_altered_messages_are_refused() {
     let exchange = KerberosExchange::with(EncryptionType::Aes256Sha1);
     let (keytab, token) = (exchange.keytab(), exchange.token());
     for cut in 0..token.len() {

@@ -1,5 +1,5 @@
 //! The server's messages on their way to the client: answers under the client's ids, and answers to
-//! what was asked for here.
+//! requests made here.
 
 use bytes::Bytes;
 use vocab::{SegmentKind, Time};
@@ -21,14 +21,14 @@ use crate::smb::wire::split::{Smb2MessageHead, SplitterPiece};
 use crate::smb::wire::transfer::READ_DATA_AT;
 use crate::smb::wire::{FileId, u8_at, u32_at};
 
-/// What an open was asked for with.
+/// The parameters of a CREATE that its answer needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CreateIntent {
     pub(super) is_ours: bool,
     pub(super) guard: MessageProtection,
     pub(super) may_read: bool,
     pub(super) may_write: bool,
-    /// The lease that was asked for.
+    /// The requested lease.
     pub(super) lease: Option<RequestedLease>,
     pub(super) is_durable: bool,
 }
@@ -65,7 +65,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// What follows a message's head.
+    /// Passes the bytes after a message's head.
     pub(super) fn pass_rest(&mut self, kind: SegmentKind, bytes: Bytes) {
         match (self.rest, kind) {
             (ResponseRemainder::Listed(..), _) => self.gather(&bytes),
@@ -82,7 +82,8 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Whether an answer is gathered: a key comes out of it, or its signature is verified.
+    /// Returns true if an answer must be gathered whole: a key is derived from it, or its signature
+    /// is verified.
     fn must_be_whole(&self, header: &Smb2Header) -> bool {
         let is_keyed = self.sessions.server_key(header.session).is_some();
         header.has(flag::FROM_SERVER)
@@ -92,7 +93,7 @@ impl Smb2FarHalf {
                 || self.is_lease_given(header))
     }
 
-    /// Whether an answer may give a lease: its contexts say so.
+    /// Returns true if the create contexts of an answer may grant a lease.
     fn is_lease_given(&self, header: &Smb2Header) -> bool {
         let request = self.outstanding.get(&header.message_id);
         header.status == status::SUCCESS
@@ -104,7 +105,7 @@ impl Smb2FarHalf {
             })
     }
 
-    /// Handles the answer that was gathered, once all of it is there.
+    /// Handles the gathered answer, once it is complete.
     fn if_whole(&mut self, now: Time) {
         let Some(mut held) = self.held.take_if(|held| held.left == 0) else {
             return;
@@ -129,7 +130,7 @@ impl Smb2FarHalf {
         self.whole_answer(now, held.head, rest);
     }
 
-    /// Learns a session's keys from an answer that is there whole.
+    /// Derives a session's keys from a complete answer.
     pub(super) fn learn_keys(&mut self, head: &Smb2MessageHead, rest: &[(SegmentKind, Bytes)]) {
         let header = head.header;
         if !PendingSetUps::wants(&header) {
@@ -157,8 +158,8 @@ impl Smb2FarHalf {
         self.sessions.insert(header.session, outcome, chance);
     }
 
-    /// Why a session that was set up beside others, with other message ids at either end, leaves the hosts
-    /// with keys that nobody here can tell from each other.
+    /// Returns the reason why a session's set-up gives its hosts keys that cannot be told apart
+    /// here: it was set up beside others, with other message ids at either end.
     fn parts_the_hosts(
         &self,
         session: u64,
@@ -184,7 +185,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Handles an answer that is there whole and vouched for.
+    /// Handles a complete and verified answer.
     pub(super) fn whole_answer(
         &mut self,
         now: Time,
@@ -199,7 +200,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// A message of the server's begins; the rest of one that was gathered is there.
+    /// Handles the beginning of a server's message, with the rest of a gathered one.
     fn answer(&mut self, now: Time, mut head: Smb2MessageHead, rest: &[(SegmentKind, Bytes)]) {
         let header = head.header;
         if !header.has(flag::FROM_SERVER) {
@@ -269,10 +270,10 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Whether an answer bears what its request was vouched for by ([MS-SMB2] §3.2.5.1.3, Verifying the
-    /// Signature; §3.2.5.1.1, Decrypting the Message). A server that has lost the session can neither
-    /// sign nor encrypt; the client may hear that. Nor does Samba's encrypt what it says to a compound that is
-    /// none.
+    /// Returns true if an answer is protected like its request ([MS-SMB2] §3.2.5.1.3, Verifying the
+    /// Signature; §3.2.5.1.1, Decrypting the Message). Two answers may be unprotected: that of a
+    /// server that has lost the session, which can neither sign nor encrypt, and that of Samba to
+    /// an invalid compound.
     fn is_vouched_for(
         &self,
         header: &Smb2Header,
@@ -309,8 +310,8 @@ impl Smb2FarHalf {
             }
     }
 
-    /// Forgets the keys of a session that has ended, once no signed or encrypted answer of it is to come:
-    /// that would pass unverified.
+    /// Forgets the keys of an ended session, once no signed or encrypted answer of it is
+    /// outstanding: such an answer would pass unverified.
     pub(super) fn forget_ended(&mut self, session: u64) {
         let is_awaited = |request: &OutstandingRequest| {
             request.session == session && request.guard != MessageProtection::Nothing
@@ -464,7 +465,7 @@ impl Smb2FarHalf {
         self.finish_opening(now, answer.file);
     }
 
-    /// Does what has been waiting for a file to be opened.
+    /// Performs the work that has waited for a file to be opened.
     pub(super) fn finish_opening(&mut self, now: Time, file: FileId) {
         self.break_early(now, file);
         // Its client may have asked for channels while the CREATE was under way.
@@ -516,8 +517,8 @@ impl Smb2FarHalf {
         }
     }
 
-    /// The server has opened a file that is not served. If the client has an oplock of its own, its
-    /// break must be known from one of an open that is under way.
+    /// Handles an open that is not served. If the client has an oplock of its own, its break must
+    /// be distinguished from one of an open in progress.
     fn opened_unserved(&mut self, now: Time, head: &Smb2MessageHead) {
         if head.header.status != status::SUCCESS {
             return;
@@ -539,8 +540,8 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Keeps an open, and tells the near half what it may do with it: before the client has the
-    /// open's id, so that both halves see every request that names it.
+    /// Keeps an open, and tells the near half its licence before the client has the open's id, so
+    /// that both halves see every request that names it.
     pub(super) fn serve(
         &mut self,
         header: &Smb2Header,
@@ -768,8 +769,8 @@ impl Smb2FarHalf {
         self.judge_waiting(file);
     }
 
-    /// Settles the READs of an open that wait and need not any more, and asks the server what
-    /// nothing on its way will answer.
+    /// Settles the waiting READs of an open that can be answered now, and sends those to the server
+    /// that no data in transit will answer.
     pub(super) fn judge_waiting(&mut self, file: FileId) {
         let Some(open) = self.opens.get_mut(&file) else {
             return;

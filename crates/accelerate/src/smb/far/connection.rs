@@ -1,7 +1,7 @@
-//! What the far half learns of the connection while everything passes: dialect, sessions, trees.
+//! The far half's view of the connection while everything passes: dialect, sessions, trees.
 //!
-//! From this alone follows whether an open may be served: the share must hold files, requests must
-//! go unsigned, and no other connection may be able to work on the same open.
+//! These facts decide whether an open may be served: the share must hold files, requests must be
+//! unsigned, and no other connection may be able to work on the same open.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,31 +15,31 @@ use super::super::wire::set_up::{
 use super::super::wire::u32_at;
 use crate::claims::ClaimKey;
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Smb2Connection {
-    /// What the client calls itself; zeros until it has said.
+    /// The client's GUID; zeros until the client has sent it.
     client: [u8; 16],
     negotiated: Option<NegotiateResponse>,
-    /// Sessions that stand, and whether they are without a key.
+    /// The established sessions; true for one without a key.
     sessions: HashMap<u64, bool>,
     /// Trees of disk shares, by session.
     disks: HashSet<(u64, u32)>,
-    /// Sessions whose client has asked over which addresses it could have further channels.
+    /// The sessions whose client has queried the addresses for further channels.
     may_have_channels: HashSet<u64>,
 }
 
-/// The control code by which a client asks for a server's interfaces, before it opens a further
+/// The control code of a client's query for a server's interfaces, before it opens a further
 /// channel ([MS-SMB2] §2.2.31, FSCTL_QUERY_NETWORK_INTERFACE_INFO).
 const QUERY_NETWORK_INTERFACE_INFO: u32 = 0x0014_01fc;
 
-/// Whether a request asks for the server's interfaces.
+/// Returns true if a request asks for the server's network interfaces.
 pub(crate) fn asks_for_interfaces(header: &Smb2Header, body: &[u8]) -> bool {
     header.command == command::IOCTL && u32_at(body, 4) == Ok(QUERY_NETWORK_INTERFACE_INFO)
 }
 
-/// Create options that an oplock asked for beside the client's back would change the meaning of,
-/// or that ask for more care than a cache gives ([MS-SMB2] §2.2.13, CreateOptions).
+/// The create options whose meaning an additional oplock would change, or that require more
+/// durability than a cache gives ([MS-SMB2] §2.2.13, CreateOptions).
 const OPTIONS_NOT_SERVED: u32 = 0x0000_0001 // FILE_DIRECTORY_FILE
     | 0x0000_0002 // FILE_WRITE_THROUGH
     | 0x0000_0008 // FILE_NO_INTERMEDIATE_BUFFERING
@@ -49,23 +49,24 @@ const OPTIONS_NOT_SERVED: u32 = 0x0000_0001 // FILE_DIRECTORY_FILE
     | 0x0010_0000 // FILE_RESERVE_OPFILTER
     | 0x0020_0000; // FILE_OPEN_REPARSE_POINT
 
-/// The same of an open of a directory or for attributes alone, for which no oplock is asked: what
-/// happens at its CLOSE, or waits for an oplock.
+/// The same for an open of a directory or for attributes alone, for which no oplock is requested:
+/// options with an effect at its CLOSE, or a wait for an oplock.
 const OPTIONS_NOT_BARE: u32 = 0x0000_0100 // FILE_COMPLETE_IF_OPLOCKED
     | 0x0000_1000 // FILE_DELETE_ON_CLOSE
     | 0x0001_0000 // FILE_OPEN_REQUIRING_OPLOCK
     | 0x0010_0000; // FILE_RESERVE_OPFILTER
 
-/// Create contexts of opens that an oplock is asked for with. Of durable handles and leases it is not: what
-/// the server stores with them would change ([MS-SMB2] §3.3.5.9.6).
+/// The create contexts of opens for which an oplock is requested. Durable handles and leases are
+/// not among them, because the state that the server stores with them would change ([MS-SMB2]
+/// §3.3.5.9.6).
 const CONTEXTS_SERVED: [&[u8]; 5] = [b"MxAc", b"QFid", b"AlSi", b"ExtA", b"SecD"];
 
-/// Those that an open may have beside them which the client asks for an oplock or lease with itself. What it is
-/// given stays the client's; a handle that it takes up again is not served.
+/// The additional create contexts of an open whose client requests an oplock or lease itself. The
+/// granted oplock remains the client's; a reconnected handle is not served.
 const CONTEXTS_OF_ITS_OWN: [&[u8]; 3] = [b"DHnQ", b"DH2Q", lease::CONTEXT];
 
 impl Smb2Connection {
-    /// Learns from an answer, in the order in which they come.
+    /// Learns from an answer, in the order of arrival.
     pub(crate) fn learn(&mut self, header: &Smb2Header, body: &[u8]) {
         // An answer that was pending does not name its tree.
         if header.status != status::SUCCESS || header.has(flag::ASYNC) {
@@ -105,7 +106,7 @@ impl Smb2Connection {
         }
     }
 
-    /// What a client says of itself.
+    /// Records the properties that a client states in its request.
     pub(crate) fn note_client(&mut self, header: &Smb2Header, body: &[u8]) {
         if header.command == command::NEGOTIATE
             && let Ok(client) = client_guid(body)
@@ -123,13 +124,13 @@ impl Smb2Connection {
         (agreed.dialect >= dialect::SMB_2_1).then_some(ClaimKey(ends))
     }
 
-    /// What was agreed in NEGOTIATE.
+    /// The result of NEGOTIATE.
     pub(crate) fn negotiated(&self) -> Option<&NegotiateResponse> {
         self.negotiated.as_ref()
     }
 
-    /// Whether a session that is set up now derives keys from the bytes of its messages, which
-    /// then must not be altered ([MS-SMB2] §3.2.5.3, pre-authentication integrity).
+    /// Returns true if a session that is set up now derives its keys from the bytes of its
+    /// messages, which must then not be altered ([MS-SMB2] §3.2.5.3, pre-authentication integrity).
     pub(crate) fn hashes_set_up(&self) -> bool {
         self.negotiated
             .is_none_or(|agreed| agreed.dialect >= dialect::SMB_3_1_1)
@@ -142,18 +143,18 @@ impl Smb2Connection {
         }
     }
 
-    /// Whether a session stands that signs nothing: a guest's, or nobody's.
+    /// Returns true if an established session signs nothing: a guest's, or an anonymous one.
     pub(crate) fn is_without_key(&self, session: u64) -> bool {
         self.sessions.get(&session) == Some(&true)
     }
 
-    /// Whether opens in this tree may be served at all.
+    /// Returns true if opens in this tree may be served.
     fn serves(&self, session: u64, tree: u32, is_keyed: bool) -> bool {
         !self.may_have_channels(session, is_keyed) && self.disks.contains(&(session, tree))
     }
 
-    /// Whether another connection may work on a session's opens, as far as is known now. With a key of
-    /// the session's, it is a user's.
+    /// Returns true if another connection may work on a session's opens, as far as is known now. A
+    /// session with a key belongs to a user.
     pub(crate) fn may_have_channels(&self, session: u64, is_keyed: bool) -> bool {
         let (Some(agreed), Some(without_key)) = (&self.negotiated, self.sessions.get(&session))
         else {
@@ -174,7 +175,7 @@ impl Smb2Connection {
         !is_alone
     }
 
-    /// What to do with the oplock of a request to open a file.
+    /// Decides how to handle the oplock of a request to open a file.
     pub(crate) fn judge(
         &self,
         header: &Smb2Header,
@@ -209,15 +210,15 @@ impl Smb2Connection {
     }
 }
 
-/// Who asks for an open's oplock.
+/// The side that requests an open's oplock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OplockRequester {
-    /// Nobody, or in a way that gives no licence.
+    /// None, or one that gives no licence.
     NotServed,
     /// The client.
     ForItself,
-    /// We, in a request of the client's that asks for none.
+    /// This half, in a client's request without one.
     ForUs,
-    /// Nobody, and it needs none for what may be answered: a directory, or for attributes alone.
+    /// None, and none is needed for the possible answers: a directory, or for attributes alone.
     ForNobody,
 }

@@ -1,9 +1,9 @@
-//! What clients ask about a share's file system, asked ahead of them as they open a directory of it.
+//! The file system queries that are sent ahead of clients as they open a directory of a share.
 //!
-//! A stock client that has listed a directory opens the share's root for its attributes and asks how
-//! much room is left. The answer is sent to the near half with the open, and is given there if the
-//! client asks for it at once; the client's own question still goes to the server, so that the two
-//! halves need not agree on what has become of an answer (docs/decisions/0066).
+//! A stock client that has listed a directory opens the share's root for its attributes and queries
+//! the free space. The answer is sent to the near half with the open, and given there if the
+//! client's query follows at once. The client's own query still goes to the server, so that the two
+//! halves need not agree on the fate of an answer (docs/decisions/0066).
 
 use super::{OutstandingRequest, RequestPurpose, Smb2FarHalf, StreamFinish};
 use crate::smb::frames::HalfFrame;
@@ -14,18 +14,18 @@ use crate::smb::wire::split::Smb2MessageHead;
 
 use super::message::GatheredMessage;
 
-/// FileFsSizeInformation ([MS-FSCC] §2.5.8), which a stock smbclient asks for.
+/// FileFsSizeInformation ([MS-FSCC] §2.5.8), which a stock smbclient queries.
 const SIZE: u8 = 3;
 
 /// Bytes of an answer of ours: more than the fixed classes have, and no more than the head of a
 /// message holds.
 const ANSWER_MAX: u32 = 80;
 
-/// What is guessed of a directory that is opened for its attributes: what the client asked last.
+/// The query that is predicted for a directory opened for its attributes: the client's last one.
 #[derive(Debug)]
 pub(crate) struct FileSystemGuess {
     class: u8,
-    /// Such a question followed the last directory that was opened so.
+    /// True if such a query followed the last directory that was opened so.
     is_wanted: bool,
 }
 
@@ -39,7 +39,7 @@ impl Default for FileSystemGuess {
 }
 
 impl Smb2FarHalf {
-    /// What the client asks is what it will probably ask again.
+    /// Records a client's query as the prediction of its next one.
     pub(super) fn note_file_system(&mut self, message: &GatheredMessage) {
         if let Some(head) = message.single()
             && head.header.command == command::QUERY_INFO

@@ -1,10 +1,10 @@
 //! The window of message ids towards the server ([MS-SMB2] §3.2.4.1.2, Associating the Message
 //! with a MessageId; §3.2.4.1.5, Sending Multi-Credit Requests).
 //!
-//! As long as nothing was sent but what the client sent, the ids are the client's own. From then
-//! on they are given out here, one after the other.
+//! The ids are the client's own as long as only the client's requests were sent. Afterwards this
+//! half allocates them in sequence.
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct MessageIds {
     next: u64,
@@ -32,12 +32,12 @@ impl MessageIds {
         self.credits -= i64::from(charge);
     }
 
-    /// Whether all ids below the next are used, so that from now on they can be given out here.
+    /// Returns true if all ids below the next are used, so that new ids can be allocated here.
     pub(crate) fn is_without_gap(&self) -> bool {
         self.used == self.next
     }
 
-    /// Whether the server takes a message of this charge now.
+    /// Returns true if the server accepts a message of this charge now.
     pub(crate) fn can_take(&self, charge: u32) -> bool {
         self.credits >= i64::from(charge)
     }

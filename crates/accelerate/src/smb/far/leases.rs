@@ -1,4 +1,4 @@
-//! Leases that clients ask for, as licences.
+//! Leases that clients request, used as licences.
 //!
 //! ```text
 //!  lease K ─┬─ open A   Held: read ahead for, WRITEs answered         ─┐ what changes the file through
@@ -6,19 +6,20 @@
 //!           └─ open C   only watched: opened while the file changed,  ─┘ for any of them out of date
 //!                       or under less than READ and WRITE caching
 //! ```
-//! A lease with READ and WRITE caching is what an exclusive oplock is: everybody else waits until its client has
-//! given it back ([MS-SMB2] §3.3.4.7, Object Store Indicates a Lease Break). But opens under the same lease do
-//! not break it, so they are watched together, and WRITEs through one are not overtaken by those through
-//! another. Breaks are the client's to answer: it hears of them behind [`Frame::Revoke`], and
-//! what it says to them comes behind all that was answered for it.
+//! A lease with READ and WRITE caching is equivalent to an exclusive oplock: all other clients wait
+//! until its holder has given it back ([MS-SMB2] §3.3.4.7, Object Store Indicates a Lease Break).
+//! But opens under the same lease do not break it, so they are tracked together, and WRITEs through
+//! one do not overtake those through another. The client answers breaks itself: it receives them
+//! after [`HalfFrame::Revoke`], and its acknowledgement follows all requests that were answered for
+//! it.
 //!
-//! A client's leases count for all of its connections to a server. While another one than this is known, none of its
-//! leases is a licence (docs/decisions/0070): the far half asks behind NEGOTIATE, and what its client says then
-//! waits for the answer.
+//! A client's leases apply to all of its connections to a server. While another connection is
+//! known, none of its leases is a licence (docs/decisions/0070): the far half sends its claim after
+//! NEGOTIATE, and the client's next messages wait for the answer.
 //!
-//! A lease of which an open cannot be watched (in a compound, with what is not understood) is *shared*, and no
-//! licence any more. Leases of READ caching alone are none (docs/decisions/0044), nor are those of
-//! directories.
+//! A lease with an open that cannot be tracked (in a compound, with unknown contexts) is *shared*,
+//! and no longer a licence. Leases with READ caching alone are none (docs/decisions/0044), nor are
+//! those of directories.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,41 +37,41 @@ use crate::smb::wire::lease::{LeaseBreak, LeaseKey};
 use crate::smb::wire::split::Smb2MessageHead;
 use crate::{AcceleratorOutput, ReasonCode};
 
-/// A lease that is asked for with an open under way.
+/// A lease that is requested with an open in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestedLease {
     pub(super) key: LeaseKey,
     /// With the open the file is emptied.
     pub(super) empties: bool,
-    /// Meanwhile it was taken back, or its file changed through another open: what the answer says of either is
-    /// out of date.
+    /// It was broken meanwhile, or its file changed through another open: the answer's lease or
+    /// contents are out of date.
     pub(super) is_stale: bool,
 }
 
-/// The opens that are watched of one lease: the same that stand among all opens, found by their key.
+/// The tracked opens of one lease: the same as among all opens, indexed by their key.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct LeaseOpens {
     files: Vec<FileId>,
-    /// Requests under way that may change their file, through any of them.
+    /// The number of outstanding requests that may change their file, through any of them.
     changing: usize,
 }
 
-/// Whether other connections of the client may work under its leases.
+/// The client's other connections, which may work under its leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum LeaseSharing {
     #[default]
     Unknown,
-    /// The engine was asked, and the client waits.
+    /// The claim was sent, and the client waits.
     Asked,
     Alone,
     /// There are others.
     Beside {
-        /// What was done under leases has still to end, and until then at the latest.
+        /// The latest end of the work that was done under leases and is not finished.
         stops_by: Option<Time>,
     },
 }
 
-/// What is known of leases.
+/// The known state of the leases.
 #[derive(Debug, Default)]
 pub(super) struct LeaseTable {
     company: LeaseSharing,
@@ -81,7 +82,7 @@ pub(super) struct LeaseTable {
 }
 
 impl LeaseTable {
-    /// Whether opens of this lease are watched.
+    /// Returns true if opens of this lease are tracked.
     pub(super) fn has_kin(&self, key: LeaseKey) -> bool {
         self.kin.contains_key(&key)
     }
@@ -131,7 +132,7 @@ impl LeaseTable {
         self.company != LeaseSharing::Alone || self.are_all_shared || self.shared.contains(&key)
     }
 
-    /// Whether the client waits to hear whether it has other connections.
+    /// Returns true if the client waits for the answer whether it has other connections.
     pub(super) fn awaits_company(&self) -> bool {
         self.company == LeaseSharing::Asked
     }
@@ -158,7 +159,8 @@ impl Smb2FarHalf {
         kin
     }
 
-    /// Whether requests that may change an open's file are under way, through it or another of its lease.
+    /// Returns true if requests that may change an open's file are outstanding, through it or
+    /// another open of its lease.
     pub(super) fn is_changing(&self, file: FileId) -> bool {
         let Some(open) = self.opens.get(&file) else {
             return false;
@@ -175,7 +177,7 @@ impl Smb2FarHalf {
         self.outdate_opening_of(file);
     }
 
-    /// The same, of what only opens that are under way need know.
+    /// Does the same for opens in progress alone.
     pub(super) fn outdate_opening_of(&mut self, file: FileId) {
         if let Some(key) = self.opens.get(&file).and_then(|open| open.lease) {
             self.outdate_opening(key);
@@ -194,8 +196,8 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Whether an open is the client's alone by the lease that its answer gives, and nothing was under way
-    /// meanwhile that the answer does not tell.
+    /// Returns true if the lease in an open's answer is exclusive to the client, and no outstanding
+    /// request could change that unseen.
     pub(super) fn is_exclusive_lease(
         &self,
         head: &Smb2MessageHead,
@@ -222,7 +224,8 @@ impl Smb2FarHalf {
             && (kin.is_empty() || self.queue.is_empty() && kin.iter().all(is_quiet))
     }
 
-    /// An open is locked, against what the near half would answer through others of its lease.
+    /// Handles a lock through an open, which affects the near half's answers through others of its
+    /// lease.
     pub(super) fn locks(&mut self, now: Time, file: FileId) {
         let Some(open) = self.opens.get_mut(&file) else {
             return;
@@ -236,7 +239,8 @@ impl Smb2FarHalf {
         }
     }
 
-    /// A message of the server's was learned from: once it has said who it is, the engine is asked who else there is.
+    /// Sends the claim once the server's messages have identified the client, to learn of its other
+    /// connections.
     pub(super) fn ask_for_company(&mut self) {
         if self.leases.company == LeaseSharing::Unknown
             && let Some(ends) = self.connection.ends()
@@ -251,8 +255,9 @@ impl Smb2FarHalf {
         self.leases.company = LeaseSharing::Alone;
     }
 
-    /// The client has other connections. Through those the file may change, and breaks be told; so what is done under
-    /// leases ends, without the near half's word once it has surely stopped, and without the server's in the end.
+    /// Handles the client's other connections. Through those the file may change, and breaks may be
+    /// sent; so work under leases ends, without the near half's confirmation once it has surely
+    /// stopped, and finally without the server's.
     pub(super) fn is_beside_others(&mut self, now: Time) {
         let is_stopping = self.leases.company == LeaseSharing::Alone;
         let within = match self.client_finish {
@@ -270,8 +275,9 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Leases that are known now are no licences again once the flow is alone: what was opened under them through another
-    /// connection may outlive that one, as may what the server does for it.
+    /// Marks the known leases as shared, which are no licences even when the flow is alone again:
+    /// opens made under them through another connection may outlive it, as may their requests at
+    /// the server.
     fn share_known_leases(&mut self) {
         let opening = self.outstanding.values();
         let opening = opening.filter_map(|request| match request.purpose {
@@ -284,7 +290,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Says so when nothing is done under leases any more and somebody waits for that.
+    /// Reports when no work is done under leases any more and another flow waits for that.
     pub(super) fn tell_given_back(&mut self) {
         let is_done = |open: &TrackedOpen| open.lease.is_none() || open.has_stopped();
         if self.stops_by().is_some() && self.opens.values().all(is_done) {
@@ -293,7 +299,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// When the flow ends if others still wait for it then.
+    /// The end of the flow if others still wait for it then.
     pub(super) fn stops_by(&self) -> Option<Time> {
         match self.leases.company {
             LeaseSharing::Beside { stops_by } => stops_by,
@@ -301,16 +307,16 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Ends the flow if it is that late. The reset ends what the server may still do for it: were the others let go on
-    /// beside it, its WRITEs could fall upon theirs.
+    /// Ends the flow if it is overdue. The reset ends its outstanding requests at the server: if
+    /// the others were released beside it, its WRITEs could overwrite theirs.
     pub(super) fn end_overdue(&mut self, now: Time) {
         if self.stops_by().is_some_and(|at| at <= now) {
             self.stop(ReasonCode::UNCONFIRMED);
         }
     }
 
-    /// The client is gone: nobody waits to hear of others any more, and those that wait for this flow do so
-    /// no longer than need be.
+    /// Handles the loss of the client: no request waits for the others any more, and those that
+    /// wait for this flow are released as soon as possible.
     pub(super) fn forgo_company(&mut self, now: Time) {
         if self.leases.awaits_company() {
             self.leases.company = LeaseSharing::Beside { stops_by: None };
@@ -320,14 +326,15 @@ impl Smb2FarHalf {
         }
     }
 
-    /// The server takes a lease back, or a part of it; its client hears of it in any case. What it keeps it says
-    /// itself, and it may be less than it was left ([MS-SMB2] §3.3.5.22.2, Processing a Lease Acknowledgment).
+    /// Handles a server's break of a lease, or of a part of it, which is always passed to the
+    /// client. The client's own acknowledgement states the part that it keeps ([MS-SMB2]
+    /// §3.3.5.22.2, Processing a Lease Acknowledgment).
     pub(super) fn lease_broken(&mut self, now: Time, notice: LeaseBreak) {
         self.outdate_opening(notice.key);
         self.give_back_lease(now, Some(notice.key));
     }
 
-    /// Ends what is done for the opens of one lease, or of all.
+    /// Ends the work for the opens of one lease, or of all.
     fn give_back_lease(&mut self, now: Time, key: Option<LeaseKey>) {
         let files = match key {
             Some(key) => self.leases.of(key).to_vec(),
@@ -341,7 +348,8 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Whether an open of this lease may outlive its connection, or one that is under way.
+    /// Returns true if an open of this lease may outlive its connection, or one that is being
+    /// opened.
     pub(super) fn has_durable_kin(&self, key: LeaseKey) -> bool {
         let mut kin = self.leases.of(key).iter();
         let mut opening = self.outstanding.values();
@@ -351,8 +359,8 @@ impl Smb2FarHalf {
         })
     }
 
-    /// The opens whose WRITEs may be answered while a frame asks for one of their lease that may outlive the connection
-    /// with which answered WRITEs would be lost.
+    /// Returns the opens whose WRITEs may be answered while a frame requests a durable open of
+    /// their lease. Answered WRITEs would be lost with this connection.
     fn outlived_writers(&self, message: &GatheredMessage) -> Vec<FileId> {
         let may_ask = |header: &Smb2Header| header.command == command::CREATE;
         if self.leases.kin.is_empty() || !message.heads().any(|head| may_ask(&head.header)) {
@@ -365,13 +373,14 @@ impl Smb2FarHalf {
             .collect()
     }
 
-    /// Whether such an open waits for those. What they are given back behind passes it.
+    /// Returns true if such an open waits for those requests. Messages that give an oplock or lease
+    /// back pass it.
     pub(super) fn waits_for_writers(&self, message: &GatheredMessage) -> bool {
         !self.outlived_writers(message).is_empty()
     }
 
-    /// The same in a compound that works on opens as well, which may hold the very CLOSE that is waited for: until no
-    /// WRITE is answered any more, and all that were have come here.
+    /// The same in a compound that also works on opens, which may contain the awaited CLOSE: it
+    /// waits until no WRITE is answered any more, and all answered ones have arrived here.
     pub(super) fn is_written_behind(&self, message: &GatheredMessage) -> bool {
         let mut writers = self.outlived_writers(message).into_iter();
         writers.any(|file| {
@@ -380,7 +389,7 @@ impl Smb2FarHalf {
         })
     }
 
-    /// Ends what is done for the opens that one waits for whose turn it is.
+    /// Ends the work for the opens that the next waiting open waits for.
     pub(super) fn give_back_writers(&mut self, now: Time) {
         let mut turn = self.queue.iter();
         let next = turn.position(|message| !self.waits_for_opens(message));
@@ -392,7 +401,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// What is found by a lease's key is what stands among the opens.
+    /// Asserts that the index by lease key equals the tracked opens.
     #[cfg(test)]
     pub(super) fn check_kin(&self) {
         let mut opens = LeaseTable::default();
@@ -408,8 +417,8 @@ impl Smb2FarHalf {
         }
     }
 
-    /// A frame goes to the server as it is, unwatched: leases that it asks for are shared from here on, if
-    /// something could be changed through their opens.
+    /// Handles a frame that goes to the server untracked: leases that it requests are shared from
+    /// here on, if a change through their opens is possible.
     pub(super) fn share_leases(&mut self, now: Time, message: &GatheredMessage) {
         let may_ask = |header: &Smb2Header| header.command == command::CREATE;
         if !message.heads().any(|head| may_ask(&head.header)) {
@@ -434,7 +443,7 @@ fn outlives_under(create: &[u8]) -> Option<LeaseKey> {
     lease.filter(|_| may_outlive).map(|lease| lease.key)
 }
 
-/// Which lease a CREATE that nobody watches shares, if any; nothing inside if it may be any.
+/// Returns the lease that an untracked CREATE shares, if any; `Some(None)` if it may be any lease.
 fn shared_by(create: &[u8]) -> Option<Option<LeaseKey>> {
     let level = create.get(LENGTH + REQUEST_OPLOCK_AT);
     let asks = level == Some(&oplock_level::LEASE);

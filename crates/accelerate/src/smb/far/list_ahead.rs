@@ -1,12 +1,12 @@
-//! Going through a directory ahead of its client.
+//! Lists a directory ahead of its client.
 //!
-//! A server keeps the place where an open's listing stands, and each request goes on from there
-//! ([MS-SMB2] §3.3.5.18, Receiving an SMB2 QUERY_DIRECTORY Request). So requests of ours take from
-//! the client what they are given: it is sent to the near half, in order, and answers the client's
-//! next requests. Entries that the client does not want then are no loss while it has had none:
-//! its first request is told to open the listing again. Later only a request that begins anew can
-//! be passed on; one that goes on in another way ends the flow. Until the server has said whether it
-//! has begun anew, further requests wait: where it refuses, its place is not the client's.
+//! A server keeps the position of an open's listing, and each request continues from there
+//! ([MS-SMB2] §3.3.5.18, Receiving an SMB2 QUERY_DIRECTORY Request). So entries that our requests
+//! receive are missing for the client: they are sent to the near half, in order, and answer the
+//! client's next requests. Unwanted entries are no loss while the client has received none: its
+//! first request is changed to reopen the listing. Later only a request that restarts can be passed
+//! on; one that continues differently ends the flow. Until the server has confirmed a restart,
+//! further requests wait: if it refuses, its position differs from the client's.
 
 use bytes::Bytes;
 use vocab::SegmentKind;
@@ -29,8 +29,8 @@ impl Smb2FarHalf {
         self.opens.get_mut(&file)?.listing.as_mut()
     }
 
-    /// Takes a request for names that has arrived and is, or will be, answered by what is read
-    /// ahead; gives back what is not.
+    /// Takes a request for names that is, or will be, answered by prefetched entries; gives others
+    /// back.
     pub(super) fn list_ahead(&mut self, message: GatheredMessage) -> Option<GatheredMessage> {
         if let Some((_, request)) = listed_request(&message)
             && let Some(open) = self.opens.get(&request.file)
@@ -117,8 +117,8 @@ impl Smb2FarHalf {
         Some(message)
     }
 
-    /// A request that nobody vouches for, on an open whose client signs: nobody else may take what
-    /// is there for that client, or lose its place.
+    /// Handles an unsigned request on an open whose client signs: no other sender may take that
+    /// client's entries, or move its position.
     fn list_unsigned(&mut self, message: GatheredMessage, file: FileId) -> Option<GatheredMessage> {
         let Some(listing) = self.listing(file) else {
             return Some(message);
@@ -132,8 +132,8 @@ impl Smb2FarHalf {
         Some(message)
     }
 
-    /// Requests for names that are not alone in their frame, or not understood: they are the
-    /// server's, from where the client stands.
+    /// Handles requests for names that are in a compound, or not understood: the server answers
+    /// them, from the client's position.
     fn list_unseen(&mut self, mut message: GatheredMessage) -> Option<GatheredMessage> {
         let (mut chain, mut session, mut tree) = (CompoundChain::default(), 0, 0);
         let mut asked = Vec::new();
@@ -205,12 +205,12 @@ impl Smb2FarHalf {
         Some(message)
     }
 
-    /// Whether a frame ends an open while requests for its names wait that came before it.
+    /// Returns true if a frame ends an open while earlier requests for its names wait.
     pub(super) fn ends_listed(&self, message: &GatheredMessage) -> bool {
         self.lists_waiting > 0 && self.ends(message, |_, open| open.has_waiting_lists())
     }
 
-    /// Whether a frame ends an open of those that are meant.
+    /// Returns true if a frame ends one of the selected opens.
     fn ends(
         &self,
         message: &GatheredMessage,
@@ -240,7 +240,7 @@ impl Smb2FarHalf {
         })
     }
 
-    /// Requests for names whose turn has come with no open any more are the server's to refuse.
+    /// Passes waiting requests for names of a closed open on: the server refuses them.
     pub(super) fn forget_lists(&mut self, file: FileId) {
         let Some(listing) = self.listing(file) else {
             return;
@@ -261,7 +261,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Asks the server for the names that clients will probably ask for.
+    /// Sends queries for the names that clients will probably request.
     pub(super) fn list_all_ahead(&mut self) {
         if !self.queue.is_empty() || self.client_finish != StreamFinish::Open {
             return;
@@ -395,7 +395,7 @@ impl Smb2FarHalf {
         self.list_waiting(file, waiting);
     }
 
-    /// The server has begun anew, or has not: requests that waited for that go on.
+    /// Continues the requests that waited for the server to confirm or refuse a restart.
     pub(super) fn list_begun(&mut self, file: FileId) {
         let Some(listing) = self.listing(file) else {
             return;

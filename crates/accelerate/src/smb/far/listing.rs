@@ -1,5 +1,5 @@
-//! What the far half knows of one open's listing: what is read ahead of the client, and where the server
-//! and the client stand.
+//! The far half's view of one open's directory listing: the entries read ahead of the client, and
+//! the positions of server and client.
 //!
 //! ```text
 //!   Fresh ── its first request ───────────────────────────► Going
@@ -15,7 +15,7 @@ use crate::smb::listing::DirectoryQuery;
 use crate::smb::wire::directory::QueryDirectoryRequest;
 use crate::smb::wire::header::status;
 
-/// What is guessed of a directory that is opened to be listed: what the client asked for last.
+/// The query that is predicted for a directory opened to be listed: the client's last one.
 #[derive(Debug)]
 pub(crate) struct ListingGuess {
     pub(super) query: DirectoryQuery,
@@ -62,18 +62,18 @@ impl ListingGuess {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListingPhase {
-    /// The client has asked for nothing, and the first entries are read for it.
+    /// The client has requested nothing, and the first entries are read for it.
     Fresh,
-    /// What comes next is read for it.
+    /// The next entries are read ahead.
     Going,
     /// Nothing is read ahead.
     Off,
 }
 
-/// Where the client stands if a request that begins anew is refused; the server stands elsewhere.
+/// The position of the client if a request to restart is refused; the server's position differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListingPosition {
-    /// At the beginning, which the next request can be told to open again.
+    /// At the beginning, where the next request can be changed to reopen the listing.
     First,
     /// Amid a listing: no request leads there.
     Amid,
@@ -88,20 +88,22 @@ pub(crate) struct OpenListing {
     pub(super) length: u32,
     /// There are no more names behind those sent.
     pub(super) is_complete: bool,
-    /// Bytes of what was sent ahead and not asked for, answer by answer.
+    /// The bytes that were sent ahead and not requested, answer by answer.
     pub(super) sent: VecDeque<usize>,
     pub(super) is_under_way: bool,
     /// The server's place is not the beginning, and the client has had nothing.
     pub(super) is_moved: bool,
-    /// The server's place is not the client's, which was amid the names: only beginning anew helps.
+    /// The server's position differs from the client's, which was amid the names: only a restart
+    /// helps.
     pub(super) is_lost: bool,
-    /// A request is under way that begins anew though the server's place is not the client's.
+    /// An outstanding request restarts the listing although the server's position differs from the
+    /// client's.
     pub(super) beginning: Option<ListingPosition>,
-    /// The client has closed it: what it asks behind that is the server's to answer.
+    /// The client has closed it: its later requests are the server's to answer.
     pub(super) is_closed: bool,
-    /// Requests of the client's that what is under way will answer, or that must wait for it.
+    /// The client's requests that an outstanding one will answer, or that must wait for it.
     pub(super) waiting: Vec<GatheredMessage>,
-    /// Requests of the client's under way to the server.
+    /// The number of the client's outstanding requests to the server.
     pub(super) asked_by_client: usize,
 }
 
@@ -130,12 +132,12 @@ impl OpenListing {
         self.waiting.iter().map(GatheredMessage::bytes).sum()
     }
 
-    /// Whether something is there, or will be, that the client has not asked for.
+    /// Returns true if entries that the client has not requested are available or expected.
     pub(super) fn is_ahead(&self) -> bool {
         self.is_under_way || !self.sent.is_empty()
     }
 
-    /// Whether what was sent first, and not asked for, answers this request.
+    /// Returns true if the first unrequested answer that was sent ahead answers this request.
     pub(super) fn is_next_for(&self, request: &QueryDirectoryRequest) -> bool {
         let is_fresh = self.state == ListingPhase::Fresh;
         let front = self.sent.front();
@@ -143,13 +145,13 @@ impl OpenListing {
             && front.is_some_and(|front| self.query.answers(request, is_fresh, *front))
     }
 
-    /// Bytes that were sent ahead and not asked for, and those that are under way.
+    /// The bytes that were sent ahead and not requested, and those in flight.
     pub(super) fn ahead(&self) -> usize {
         let coming = usize::from(self.is_under_way) * self.length as usize;
         self.sent.iter().sum::<usize>() + coming
     }
 
-    /// Whether more is wanted.
+    /// Returns true if more entries are wanted.
     pub(super) fn wants_more(&self) -> bool {
         let most = match self.state {
             ListingPhase::Fresh => LISTING_FIRST,

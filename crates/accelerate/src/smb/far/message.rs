@@ -1,4 +1,4 @@
-//! One frame of the client's, whole: its messages' heads and what lies between them.
+//! One frame of the client's, whole: its messages' heads and the bytes between them.
 
 use bytes::Bytes;
 
@@ -8,18 +8,18 @@ use super::super::wire::header::{MessageProtection, Smb2Header, command, flag};
 use super::super::wire::split::{Smb2MessageHead, SplitterPiece};
 use super::connection::asks_for_interfaces;
 
-/// What the tree of a message of a compound is when it is that of the message before it ([MS-SMB2]
+/// The tree id of a compounded message that uses the tree of the message before it ([MS-SMB2]
 /// §3.2.4.1.4, Sending Compounded Requests).
 pub(crate) const SAME_TREE: u32 = u32::MAX;
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct GatheredMessage {
     parts: Vec<FramePart>,
     bytes: usize,
-    /// The session that it came encrypted for.
+    /// The session of the encrypted frame.
     sealed: Option<u64>,
-    /// It as it came, while everything passes.
+    /// The original frame, while everything passes.
     raw: Option<Bytes>,
 }
 
@@ -30,19 +30,19 @@ pub(crate) enum FramePart {
     Rest(Bytes),
 }
 
-/// Why a message's signature says nothing.
+/// The reason why a message's signature proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignatureError {
-    /// Nobody has given the session's key.
+    /// The session's key is unknown.
     NoKey {
-        /// Which one.
+        /// The session.
         session: u64,
     },
     /// It is not the session's.
     Forged,
 }
 
-/// What follows a head, up to the next one.
+/// The bytes after a head, up to the next one.
 fn rest(parts: &[FramePart]) -> impl Iterator<Item = &[u8]> {
     parts.iter().map_while(|part| match part {
         FramePart::Rest(bytes) => Some(&bytes[..]),
@@ -74,7 +74,7 @@ impl GatheredMessage {
         }
     }
 
-    /// One that came encrypted: the pieces of what was inside, and the frame that it came in where that
+    /// A frame that arrived encrypted: the pieces of its content, and the original frame where it
     /// may have to pass.
     pub(crate) fn sealed(session: u64, pieces: Vec<SplitterPiece>, raw: Option<Bytes>) -> Self {
         let mut message = Self {
@@ -89,7 +89,7 @@ impl GatheredMessage {
         message
     }
 
-    /// A frame that nothing is known of.
+    /// A frame with unknown content.
     pub(crate) fn unread(frame: Bytes) -> Self {
         Self {
             raw: Some(frame),
@@ -97,7 +97,7 @@ impl GatheredMessage {
         }
     }
 
-    /// The session that it came encrypted for.
+    /// Returns the session of the encrypted frame.
     pub(crate) fn sealed_for(&self) -> Option<u64> {
         self.sealed
     }
@@ -109,7 +109,7 @@ impl GatheredMessage {
             .for_each(|head| head.header.is_sealed = true);
     }
 
-    /// It is not passed on as it came any more.
+    /// Drops the original frame, which no longer passes unchanged.
     pub(crate) fn forget_raw(&mut self) {
         if let Some(raw) = self.raw.take() {
             self.bytes -= raw.len();
@@ -129,7 +129,7 @@ impl GatheredMessage {
         })
     }
 
-    /// The sessions in which it asks for the server's interfaces.
+    /// Returns the sessions in which it queries the server's interfaces.
     pub(crate) fn asks_for_interfaces(&self) -> impl Iterator<Item = u64> {
         let mut session = self.sealed.unwrap_or(0);
         self.heads().filter_map(move |head| {
@@ -167,7 +167,7 @@ impl GatheredMessage {
         Some(joined.split_off(start))
     }
 
-    /// Its messages, each in one piece and with the padding that may stand before the next.
+    /// Returns its messages, each in one piece and with the padding before the next.
     pub(crate) fn messages(&self) -> impl Iterator<Item = (Smb2Header, Vec<u8>)> {
         let heads = self.parts.iter().enumerate();
         heads.filter_map(|(index, part)| match part {
@@ -180,8 +180,8 @@ impl GatheredMessage {
         })
     }
 
-    /// Whether every message that says it is signed bears the signature of its session: an error names
-    /// the first session that has no key, or nothing when a signature is not valid.
+    /// Verifies the signature of every message that is marked as signed. The error names the first
+    /// session without a key, or nothing when a signature is invalid.
     pub(crate) fn verify<'a>(
         &self,
         key_of: impl Fn(u64) -> Option<&'a SigningKey>,
@@ -224,9 +224,9 @@ impl GatheredMessage {
         }
     }
 
-    /// Whether its first message says that it goes on with one before it. Servers refuse all of such a
-    /// frame ([MS-SMB2] §3.3.5.2.7.2, Handling Compounded Related Requests), Samba's before it looks at what
-    /// vouches for it, and so in the clear.
+    /// Returns true if the first message is marked as related to one before it. Servers refuse all
+    /// of such a frame ([MS-SMB2] §3.3.5.2.7.2, Handling Compounded Related Requests). Samba
+    /// refuses it before it checks the protection, and so answers in the clear.
     pub(crate) fn relates_to_nothing(&self) -> bool {
         self.first().is_some_and(|header| header.has(flag::RELATED))
     }
@@ -244,7 +244,7 @@ impl GatheredMessage {
             .sum()
     }
 
-    /// Its bytes, in order: as it came while that is known, otherwise in the clear.
+    /// Returns its bytes, in order: the original ones while they are kept, otherwise in the clear.
     pub(crate) fn into_bytes(self) -> impl Iterator<Item = Bytes> {
         let parts = match self.raw {
             Some(_) => Vec::new(),
@@ -265,7 +265,7 @@ mod tests {
     use crate::smb::wire::split::Smb2Splitter;
 
     #[test]
-    fn a_related_message_asks_in_the_session_before_it() {
+    fn related_message_uses_the_previous_session() {
         let (echo, asks) = (echo(), query_interfaces());
         let bytes = frame(&[
             (echo.header(1, 7, 5), &echo.body),

@@ -1,31 +1,31 @@
 //! The far half: the server's client.
 //!
-//! It gathers each frame of the client's, learns from what passes, and asks the server for an
-//! exclusive oplock with every open that it may serve. Under such an oplock it reads ahead, tells
-//! the near half what it may answer, and sees to it that nothing is given back to the server
-//! before the near half has stopped.
+//! It gathers each frame of the client's, learns from passing messages, and requests an exclusive
+//! oplock with every open that it may serve. Under such an oplock it reads ahead and tells the near
+//! half which requests it may answer. It gives nothing back to the server before the near half has
+//! stopped.
 //!
 //! ```text
 //!              SIGNED, SEALED, SMB1, limit ──► LetGo: bytes pass for ever
 //!   Watching ─┤
 //!              an open may be served ──► Engaged ── the same ──► Close
 //! ```
-//! While Watching every byte passes as it came, message ids included. Engaged, requests get ids of
-//! the server's window here; answers are given the client's id back. Letting go is not safe then,
-//! and translating would not help a client whose signed messages name ids that the server has
-//! seen, so what cannot go on ends the flow.
+//! While Watching, every byte passes unchanged, message ids included. While Engaged, requests get
+//! ids of the server's window here, and answers get the client's id back. Letting go is then no
+//! longer safe: a translation would not help a client whose signed messages contain ids that the
+//! server has seen. So an unsupported message ends the flow.
 //!
-//! Of a session whose key is delegated, every signed message is gathered whole and verified before
-//! it is looked at, and signed again if it was altered (`sessions`, [`crate::smb::keys`]). "SIGNED"
-//! in the drawing is a signed request of another session; a signature that is not valid is the
-//! same. "SEALED" is an encrypted message that no key here opens. Those that are opened pass as they came
-//! while Watching; Engaged, the near half opens the client's, and both seal what goes to their hosts
-//! (`sealing`).
+//! In a session whose key is delegated, every signed message is gathered whole and verified before
+//! it is used, and signed again if it was altered (`sessions`, [`crate::smb::keys`]). "SIGNED" in
+//! the drawing is a signed request of another session, or an invalid signature. "SEALED" is an
+//! encrypted message that no key here decrypts. Decrypted messages pass unchanged while Watching;
+//! while Engaged, the near half decrypts the client's, and both halves encrypt the messages to
+//! their hosts (`sealing`).
 //!
-//! Requests reach the server in the client's order. One waits, with all behind it, while the server
-//! has given no credit, while questions wait for names that are under way and it closes their
-//! directory, or while WRITEs and CLOSEs are under way that the client may hold for done (only
-//! further WRITEs pass then): no request of the client's overtakes what it was told is done.
+//! Requests reach the server in the client's order. A request, and all behind it, waits while the
+//! server has granted no credit, while it closes a directory with unanswered queries, or while
+//! WRITEs and CLOSEs are outstanding that the client may believe complete (only further WRITEs pass
+//! then). So no request overtakes one that the client believes complete.
 
 mod answers;
 mod connection;
@@ -66,7 +66,7 @@ use outstanding::{OutstandingRequest, RequestTable};
 use pace::ReadAheadPace;
 use sessions::SessionTable;
 
-/// Where the half stands; see the drawing above.
+/// The state of the half; see the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FarState {
     Watching,
@@ -75,7 +75,7 @@ enum FarState {
     Gone,
 }
 
-/// Where the end of the client's stream stands.
+/// The progress of the end of the client's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamFinish {
     Open,
@@ -83,10 +83,10 @@ enum StreamFinish {
     Done,
 }
 
-/// What a request under way was for.
+/// The purpose of an outstanding request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestPurpose {
-    /// Nothing is to be learned from the answer but what [`Smb2Connection`] does.
+    /// The answer is needed only for [`Smb2Connection`].
     Plain,
     /// To open a file.
     Create {
@@ -96,9 +96,9 @@ enum RequestPurpose {
         may_write: bool,
         /// A directory, or for attributes alone: no oplock is wanted.
         is_bare: bool,
-        /// The request's; an answer that was pending does not say it.
+        /// The tree of the request; the answer of a pending one does not contain it.
         tree: u32,
-        /// The client asks for this lease.
+        /// The client requests this lease.
         lease: Option<RequestedLease>,
         /// The open may outlive its connection.
         is_durable: bool,
@@ -129,13 +129,13 @@ enum RequestPurpose {
     },
     /// Our own CREATE, by its number.
     OpensAhead(u64),
-    /// Our own CLOSE of an open that is nobody's.
+    /// Our own CLOSE of a speculative open.
     ClosesAhead(FileId),
     /// Another request of our own: to give an oplock back, to set a position.
     Own,
 }
 
-/// What is done with the rest of the server's message that is coming in.
+/// The handling of the rest of the server's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResponseRemainder {
     Pass,
@@ -158,11 +158,11 @@ enum ResponseRemainder {
 struct HeldMessage {
     head: Smb2MessageHead,
     rest: Vec<(SegmentKind, Bytes)>,
-    /// Bytes that are still to come.
+    /// The number of outstanding bytes.
     left: usize,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Smb2FarHalf {
     settings: SmbSettings,
@@ -191,13 +191,13 @@ pub(crate) struct Smb2FarHalf {
     /// The near half takes keys, and those for encryption.
     near_takes_keys: bool,
     near_takes_sealing: bool,
-    /// The next frame of the client's came encrypted for this session.
+    /// The session of the client's next frame, if it arrived encrypted.
     next_sealed: Option<u64>,
-    /// What is being looked at has passed as it came.
+    /// The message under inspection has already passed unchanged.
     is_muted: bool,
-    /// The session that the server's message in hand came encrypted for.
+    /// The session of the server's present message, if it arrived encrypted.
     answer_sealed: Option<u64>,
-    /// Whose session made the half let go.
+    /// The account of the session that made the half let go.
     no_key_for: Option<String>,
 
     ids: MessageIds,
@@ -211,14 +211,14 @@ pub(crate) struct Smb2FarHalf {
     reading: VecDeque<FileId>,
     pace: ReadAheadPace,
     ahead_credits: u32,
-    /// WRITEs and CLOSEs under way that the client may hold for done.
+    /// The number of outstanding WRITEs and CLOSEs that the client may believe complete.
     early: usize,
-    /// What is asked of a directory as it is opened.
+    /// The query that is predicted for a directory as it is opened.
     usual_listing: listing::ListingGuess,
     usual_file_system: file_system::FileSystemGuess,
-    /// The answer to a request of our own for names, as far as it has come.
+    /// The received part of the answer to our own request for names.
     gathered: Vec<u8>,
-    /// Requests for names that wait for what is read ahead.
+    /// The number of requests for names that wait for prefetched entries.
     lists_waiting: usize,
     opens_ahead: open_ahead::SpeculativeOpens,
     /// The near half takes opens that were made ahead, and leases.
@@ -305,7 +305,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Stops, in the form that is safe where the half stands.
+    /// Stops in the form that is safe in the present state.
     fn stop(&mut self, reason: ReasonCode) {
         let letting_go = match self.state {
             FarState::Watching => {
@@ -323,7 +323,7 @@ impl Smb2FarHalf {
             .push_back(AcceleratorOutput::LettingGo(letting_go));
     }
 
-    /// Passes on what came of the client's, as it came.
+    /// Passes the client's gathered message on unchanged.
     fn give_gathered(&mut self) {
         let waiting = std::mem::take(&mut self.queue).into_iter();
         let gathered = std::mem::take(&mut self.gathering);
@@ -338,7 +338,7 @@ impl Smb2FarHalf {
         self.send_server(held);
     }
 
-    /// Passes on what was gathered of the server's message, as it came.
+    /// Passes the gathered part of the server's message on unchanged.
     fn give_held(&mut self) {
         if let Some(held) = self.held.take() {
             self.send_client(SegmentKind::Control, held.head.bytes.freeze());
@@ -389,8 +389,8 @@ impl Smb2FarHalf {
         }
     }
 
-    /// The client's stream has ended: nothing is served any more. What waits still goes to the
-    /// server, and then the stream towards it ends (see [`Self::pump`]).
+    /// Handles the end of the client's stream: nothing is served any more. Waiting requests still
+    /// go to the server, and then the stream towards it ends (see [`Self::pump`]).
     fn client_finished(&mut self, now: Time) {
         self.client_finish = StreamFinish::Wanted;
         self.forgo_company(now);

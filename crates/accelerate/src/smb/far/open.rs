@@ -1,4 +1,4 @@
-//! What the far half knows of one open that it serves, or served.
+//! The far half's view of one open that it serves, or served.
 //!
 //! ```text
 //!            break          near has confirmed, or did not in time        CLOSE
@@ -16,7 +16,7 @@ use super::listing::OpenListing;
 use super::message::GatheredMessage;
 use super::read_ahead::ReadAhead;
 
-/// Where an open's licence stands.
+/// The state of an open's licence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LicenceState {
     /// The oplock is held: every other client waits for us before it sees or changes anything.
@@ -25,7 +25,7 @@ pub(crate) enum LicenceState {
     Breaking {
         /// The near half has stopped, and all it has answered lies before.
         confirmed: bool,
-        /// When it is given back in any case.
+        /// The time at which it is given back in any case.
         at_latest: Time,
     },
     /// It was given back, or never given.
@@ -37,45 +37,47 @@ pub(crate) enum LicenceState {
 pub(crate) struct TrackedOpen {
     pub(crate) session: u64,
     pub(crate) tree: u32,
-    /// The oplock was asked for by us, and the client does not know of it.
+    /// This half requested the oplock, and the client does not know of it.
     pub(crate) is_ours: bool,
-    /// What vouched for the request that opened it; what is asked for it here is guarded so too.
+    /// The protection of the CREATE request. Requests that are made here for the open are protected
+    /// alike.
     pub(crate) guard: MessageProtection,
     pub(crate) grant: LicenceState,
     /// The client's lease that it is part of: others may share it, and change the file without breaking it.
     pub(crate) lease: Option<LeaseKey>,
     /// A LOCK went through it.
     pub(crate) is_locked: bool,
-    /// It may outlive its connection, and with it what is told of its lease.
+    /// It may outlive its connection, and with it the state of its lease.
     pub(crate) is_durable: bool,
     pub(crate) may_write: bool,
     /// The near half may answer its CLOSE before the server does.
     pub(crate) may_close: bool,
     pub(crate) reads: Option<ReadAhead>,
-    /// Of a directory that may be listed.
+    /// The listing of a directory that may be prefetched.
     pub(crate) listing: Option<OpenListing>,
-    /// Where the client's last READ ended, or where it has set it: its position in the file, as the server would
-    /// tell it.
+    /// The client's position in the file, as the server would report it: the end of the client's
+    /// last READ, or a position that the client has set.
     pub(crate) seek: u64,
     /// The server's may be another: it has seen READs of ours, or not all of the client's.
     pub(crate) is_moved: bool,
-    /// READs of the client's that what is on its way will answer.
+    /// The client's READs that data in transit will answer.
     pub(crate) waiting: Vec<WaitingRead>,
-    /// Requests under way that may change the file.
+    /// The number of outstanding requests that may change the file.
     pub(crate) changing: usize,
-    /// WRITEs under way that came before the near half confirmed: the oplock is given back behind them.
+    /// The number of outstanding WRITEs from before the near half's confirmation: the oplock is
+    /// given back behind them.
     pub(crate) writing: usize,
     /// The same that waited here as it confirmed.
     pub(crate) queued_writes: usize,
-    /// Where WRITEs under way that the client may hold for done begin and end; none overlap, for
-    /// one that would waits.
+    /// The ranges of outstanding WRITEs that the client may believe complete. None overlap, because
+    /// an overlapping WRITE waits.
     pub(crate) written: BTreeMap<u64, u64>,
-    /// WRITEs were refused because the oplock was given back before they came; until the near
-    /// half has confirmed, further ones are.
+    /// True after WRITEs were refused because the oplock was given back before they arrived;
+    /// further ones are refused until the near half has confirmed.
     pub(crate) refuses_writes: bool,
     /// A CLOSE was sent.
     pub(crate) is_closing: bool,
-    /// Meanwhile the server wanted the oplock back, which the CLOSE gives back if it succeeds.
+    /// The server has broken the oplock meanwhile; the CLOSE gives it back if it succeeds.
     pub(crate) is_broken: bool,
 }
 
@@ -137,27 +139,27 @@ impl TrackedOpen {
         }
     }
 
-    /// Whether the near half may answer for this open.
+    /// Returns true if the near half may answer for this open.
     pub(crate) fn is_held(&self) -> bool {
         self.grant == LicenceState::Held && !self.is_closing
     }
 
-    /// Whether a WRITE from `start` to `end` would change what one under way changes. A server may
-    /// do several at a time and in any order ([MS-SMB2] §3.3.5.2.3); a client that holds the first
-    /// for done counts on theirs. One to the end of all offsets is written at the file's end
-    /// ([MS-SMB2] §3.3.5.13), which any other moves.
+    /// Returns true if a WRITE from `start` to `end` would overlap an outstanding one. A server may
+    /// execute several WRITEs at a time and in any order ([MS-SMB2] §3.3.5.2.3), but a client
+    /// relies on the order of WRITEs that it believes complete. A WRITE to the end of all offsets
+    /// appends to the file ([MS-SMB2] §3.3.5.13), and any other WRITE moves that end.
     pub(crate) fn overlaps(&self, start: u64, end: u64) -> bool {
         let last_before = self.written.range(..end).next_back();
         last_before.is_some_and(|(_, written_to)| *written_to > start || end == u64::MAX)
     }
 
-    /// Whether requests for its names wait for what is read ahead.
+    /// Returns true if requests for its names wait for entries that are read ahead.
     pub(crate) fn has_waiting_lists(&self) -> bool {
         let listing = self.listing.as_ref();
         listing.is_some_and(|listing| !listing.waiting.is_empty())
     }
 
-    /// Whether the near half has said that it has stopped, or never had a licence.
+    /// Returns true if the near half has confirmed that it has stopped, or never had a licence.
     pub(crate) fn has_confirmed(&self) -> bool {
         match self.grant {
             LicenceState::Held => false,
@@ -166,8 +168,9 @@ impl TrackedOpen {
         }
     }
 
-    /// Whether nothing is answered for it any more, and all that was stands at the server; what the server takes its
-    /// time for is not that, where neither WRITEs nor its CLOSE are answered.
+    /// Returns true if nothing is answered for the open any more, and all answered requests are
+    /// complete at the server. Outstanding requests do not count where neither WRITEs nor the CLOSE
+    /// are answered early.
     pub(crate) fn has_stopped(&self) -> bool {
         let answers = self.may_write || self.may_close;
         match self.grant {
@@ -177,12 +180,12 @@ impl TrackedOpen {
         }
     }
 
-    /// Whether the WRITE whose turn it is may have been answered.
+    /// Returns true if the next WRITE may have been answered already.
     pub(crate) fn is_from_before(&self) -> bool {
         !self.has_confirmed() || self.queued_writes > 0
     }
 
-    /// Whether WRITEs under way may have been answered already.
+    /// Returns true if outstanding WRITEs may have been answered already.
     pub(crate) fn has_early_writes(&self) -> bool {
         self.may_write && self.grant != LicenceState::Given
     }

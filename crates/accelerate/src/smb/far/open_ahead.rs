@@ -1,4 +1,4 @@
-//! Opening the files of a directory ahead of a client that goes through them, under the policy
+//! Opens the files of a directory ahead of a client that goes through them, under the policy
 //! `relaxed` (docs/decisions/0061).
 //!
 //! ```text
@@ -6,12 +6,12 @@
 //!   asked ────────────────────► Offered ──────────────────────────────► an open like any other
 //!                                  │ too old, a break, a change ──► Revoke … Revoked ──► closed
 //! ```
-//! What is sent is the client's last CREATE with another name, so what the server answers is what it
-//! would have answered the client: its own file id, and the shares that the client will hold. A batch
-//! oplock keeps everybody else waiting until the near half has said that the client was not given it,
-//! and then it is closed: so nobody is refused anything because of an open that no client made.
+//! The request is the client's last CREATE with another name, so the server's answer is the one
+//! that the client would have received: its own file id, and the shares that the client will hold.
+//! A batch oplock makes all other clients wait until the near half has confirmed that the client
+//! was not given the open, and then it is closed. So an open that no client made causes no refusal.
 //!
-//! Which files come next is told by the names that the client was told last, in their order or sorted.
+//! The names in the client's last listing predict the next files, in their order or sorted.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -38,7 +38,7 @@ use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, fla
 use crate::smb::wire::split::Smb2MessageHead;
 use crate::smb::wire::{FileId, u16_at};
 
-/// Where a file's name stands in a CREATE of ours: behind the fixed part ([MS-SMB2] §2.2.13).
+/// The offset of a file's name in a CREATE of ours: behind the fixed part ([MS-SMB2] §2.2.13).
 const NAME_AT: usize = header::LENGTH + 56;
 
 /// The fixed part of a CREATE answer, and the padding that may follow it.
@@ -48,30 +48,30 @@ const ANSWER_PADDING: usize = 8;
 /// A separator in names on the wire.
 const BACKSLASH: [u8; 2] = [b'\\', 0];
 
-/// What the client was told of a directory.
+/// The names that the client has listed in a directory.
 #[derive(Debug)]
 struct ListedDirectory {
     session: u64,
     tree: u32,
     path: Vec<u8>,
-    /// As they came, and sorted.
+    /// The names in the original order, and sorted.
     names: [Vec<Vec<u8>>; 2],
     bytes: usize,
     is_sorted: bool,
 }
 
-/// The client's last CREATE, and where it stands in the directory's names in both orders.
+/// The client's last CREATE, and its position in the directory's names in both orders.
 #[derive(Debug)]
 struct AccessPattern {
     header: Smb2Header,
     body: Vec<u8>,
     at: [Option<usize>; 2],
-    /// The order that it follows, once two files were opened in it, and what to open next.
+    /// The order that it follows, once two files were opened in it, and the next file to open.
     order: Option<usize>,
     next: usize,
 }
 
-/// A CREATE of ours under way.
+/// An outstanding CREATE of this half.
 #[derive(Debug)]
 struct PendingCreate {
     header: Smb2Header,
@@ -80,23 +80,24 @@ struct PendingCreate {
     at: Time,
 }
 
-/// An open that no client has asked for.
+/// An open that no client has requested.
 #[derive(Debug)]
 pub(super) struct SpeculativeOpen {
     asked: PendingCreate,
     answer: Vec<u8>,
     bytes: u64,
-    /// The near half was told to stop; its word is awaited.
+    /// The near half was asked to stop; its confirmation is outstanding.
     is_retiring: bool,
     /// The client's CREATE, which waits for that.
     waiting: Option<GatheredMessage>,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct SpeculativeOpens {
     directory: Option<ListedDirectory>,
-    /// Names of directories whose CREATE is under way, by the client's message id, and of those open.
+    /// The names of directories with an outstanding CREATE, by the client's message id, and of the
+    /// open ones.
     opening: HashMap<u64, Vec<u8>>,
     paths: HashMap<FileId, Vec<u8>>,
     model: Option<AccessPattern>,
@@ -104,7 +105,7 @@ pub(super) struct SpeculativeOpens {
     next_number: u64,
     offers: HashMap<FileId, SpeculativeOpen>,
     window: usize,
-    /// Opens that nobody wants, and that are closed as soon as the server gives a credit.
+    /// Unwanted opens, which are closed as soon as the server grants a credit.
     unwanted: VecDeque<FileId>,
 }
 
@@ -131,7 +132,7 @@ fn units(name: &[u8]) -> Vec<u16> {
         .collect()
 }
 
-/// The name in a CREATE's body, as it came.
+/// Returns the name in a CREATE's body, unchanged.
 fn name_of(body: &[u8]) -> Option<&[u8]> {
     let at = usize::from(u16_at(body, 44).ok()?).checked_sub(header::LENGTH)?;
     let length = usize::from(u16_at(body, 46).ok()?);
@@ -175,7 +176,7 @@ impl SpeculativeOpens {
         }
     }
 
-    /// The client was, or will be, told these entries of an open directory.
+    /// Records the entries of an open directory that the client receives.
     pub(super) fn learn(&mut self, file: FileId, open: (u64, u32), class: u8, entries: &[u8]) {
         let Some(path) = self.paths.get(&file) else {
             return;
@@ -262,7 +263,7 @@ impl SpeculativeOpens {
         });
     }
 
-    /// What to open next, if anything.
+    /// Returns the next file to open, if any.
     fn next(&mut self) -> Option<(Smb2Header, Vec<u8>)> {
         let count = self.offers.len() + self.asked.len();
         let bytes: u64 = self.offers.values().map(|offer| offer.bytes).sum();
@@ -281,7 +282,7 @@ impl SpeculativeOpens {
         Some((model.header, with_name(&model.body, &name)))
     }
 
-    /// The offer that a CREATE of the client's asks for.
+    /// Returns the offer that answers a client's CREATE.
     fn find(&self, header: &Smb2Header, body: &[u8]) -> Option<FileId> {
         let is_meant = |offer: &SpeculativeOpen| {
             let asked = &offer.asked.header;
@@ -294,7 +295,7 @@ impl SpeculativeOpens {
         meant.next().map(|(file, _)| *file)
     }
 
-    /// Whether an open is one that no client has asked for.
+    /// Returns true if an open was made here and no client has requested it yet.
     pub(super) fn is_offered(&self, file: FileId) -> bool {
         self.offers.contains_key(&file)
     }
@@ -306,7 +307,7 @@ impl SpeculativeOpens {
         self.offers.remove(&file)?.waiting
     }
 
-    /// When the next offer is too old.
+    /// The time at which the next offer is too old.
     pub(super) fn next_overdue(&self, staleness: Duration) -> Option<Time> {
         let offers = self.offers.values().filter(|offer| !offer.is_retiring);
         offers.map(|offer| offer.asked.at + staleness).min()
@@ -334,7 +335,8 @@ impl Smb2FarHalf {
         }
     }
 
-    /// What a frame of the client's says of opens ahead. Takes a CREATE that one of them answers.
+    /// Updates the speculative opens from a frame of the client's. Takes a CREATE that one of them
+    /// answers.
     pub(super) fn open_next(
         &mut self,
         now: Time,
@@ -375,7 +377,7 @@ impl Smb2FarHalf {
         None
     }
 
-    /// Whether a CREATE opens a file to read it, in a way that changes nothing.
+    /// Returns true if a CREATE opens a file to read it, in a way that changes nothing.
     fn may_be_model(&self, header: &Smb2Header, message: &[u8]) -> bool {
         let Ok(request) = CreateRequest::parse(message) else {
             return false;
@@ -437,7 +439,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// An offer shall be given no more.
+    /// Withdraws an offer.
     fn retire(&mut self, file: FileId) {
         let Some(offer) = self.opens_ahead.offers.get_mut(&file) else {
             return;
@@ -458,7 +460,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// A break of an offer's oplock: the near half is being told.
+    /// Handles the break of an offer's oplock: the near half is asked to stop.
     pub(super) fn offer_broken(&mut self, file: FileId) {
         if let Some(offer) = self.opens_ahead.offers.get_mut(&file) {
             offer.is_retiring = true;
@@ -476,7 +478,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Closes an open that is nobody's.
+    /// Closes an unwanted open.
     fn discard(&mut self, file: FileId) {
         if let Some(open) = self.opens.get_mut(&file).filter(|open| !open.is_closing) {
             open.close();
@@ -488,7 +490,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Closes what nobody wants.
+    /// Closes the unwanted opens.
     pub(super) fn close_unwanted(&mut self) {
         while !self.opens_ahead.unwanted.is_empty()
             && (self.ids.can_take(1) || self.outstanding.is_empty())
@@ -519,7 +521,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Opens what the client will probably open next.
+    /// Opens the files that the client will probably open next.
     pub(super) fn open_ahead(&mut self, now: Time) {
         if self.staleness().is_none()
             || !self.near_takes_offers

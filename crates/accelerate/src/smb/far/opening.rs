@@ -1,4 +1,5 @@
-//! What becomes of a CREATE: whether its open may be served, and what is asked for in the client's place.
+//! The handling of a CREATE: the decision whether its open may be served, and the requests in the
+//! client's place.
 
 use super::connection::OplockRequester;
 use super::leases::RequestedLease;
@@ -9,7 +10,7 @@ use crate::smb::wire::create::{CreateRequest, oplock_level};
 use crate::smb::wire::header::{Smb2Header, command};
 
 impl Smb2FarHalf {
-    /// What a CREATE alone in its frame is for, if its open may be served.
+    /// Returns the purpose of a CREATE alone in its frame, if its open may be served.
     pub(super) fn judge_create(&mut self, message: &GatheredMessage) -> Option<RequestPurpose> {
         let header = message.single()?.header;
         if header.command != command::CREATE || self.opens.len() >= OPENS_MAX {
@@ -44,7 +45,7 @@ impl Smb2FarHalf {
         })
     }
 
-    /// The lease that a CREATE asks for, if it may be a licence.
+    /// Returns the lease that a CREATE requests, if it may be a licence.
     fn judge_lease(&self, request: &CreateRequest<'_>) -> Option<RequestedLease> {
         let key = request.lease().ok()??.key;
         let empties = request.empties();
@@ -65,7 +66,8 @@ impl Smb2FarHalf {
         })
     }
 
-    /// Whether requests such as this one can be answered here, as far as the flow and the near half allow.
+    /// Returns true if requests such as this one can be answered here, as far as the flow and the
+    /// near half allow.
     pub(super) fn may_answer(&self, header: &Smb2Header) -> bool {
         let may_engage = self.state == FarState::Engaged
             || self.ids.is_without_gap() && self.answers.at_boundary();

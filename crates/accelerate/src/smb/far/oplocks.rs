@@ -1,4 +1,4 @@
-//! Giving oplocks back.
+//! Gives oplocks back.
 //!
 //! ```text
 //!  server          far half             near half
@@ -7,12 +7,12 @@
 //!    │◄─ WRITEs ──────│
 //!    │◄─ acknowledge ─│  once all of them are answered, or CONFIRM_WITHIN after the break
 //! ```
-//! Those that come behind Revoked are the server's alone, and the acknowledgement waits for none of them:
-//! a client that never stops writing keeps nobody waiting.
+//! WRITEs after Revoked belong to the server alone, and the acknowledgement waits for none of them:
+//! a client that never stops writing delays no other client.
 //!
-//! The near half stops by itself [`FRESH_FOR`](crate::smb::config::FRESH_FOR) after it last heard
-//! that its licences hold, so that an oplock given back without its word gives back nothing that
-//! it still uses. WRITEs that come later, from before the path broke, are refused and reported.
+//! The near half stops by itself [`FRESH_FOR`](crate::smb::config::FRESH_FOR) after the last
+//! confirmation of its licences, so that an oplock given back without its confirmation is no longer
+//! in use. Later WRITEs, from before the path broke, are refused and reported.
 
 use bytes::Bytes;
 use vocab::Time;
@@ -33,16 +33,16 @@ use crate::smb::wire::oplock::OplockBreak;
 use crate::smb::wire::split::Smb2MessageHead;
 use crate::smb::wire::target::touch;
 
-/// Breaks of opens that are not known yet; a server has no reason to send more of them than there
-/// are CREATEs under way.
+/// The limit of breaks of unknown opens; a server has no reason to send more of them than there are
+/// outstanding CREATEs.
 const EARLY_BREAKS_MAX: usize = 64;
 
-/// A break that came before the answer to the CREATE of its open, perhaps: that answer says whose it is.
+/// A break that may precede the answer to its CREATE, which then identifies its open.
 #[derive(Debug)]
 pub(super) struct EarlyBreak {
     file: FileId,
-    /// The notice as it came, with its frame's header, until the client has it, and the session that it was encrypted
-    /// for.
+    /// The original notice, with its frame header, until the client receives it, and the session
+    /// that it was encrypted for.
     notice: Option<Bytes>,
     sealed: Option<u64>,
     /// Its place among all of the flow.
@@ -50,7 +50,7 @@ pub(super) struct EarlyBreak {
     /// It may belong to CREATEs whose ids at the server are below this, and to so many still.
     below: u64,
     creates: usize,
-    /// Of how many of those nothing was heard since.
+    /// The number of those without news since.
     unheard: usize,
 }
 
@@ -58,12 +58,12 @@ pub(super) struct EarlyBreak {
 #[derive(Debug, Default)]
 pub(super) struct EarlyBreaks {
     kept: Vec<EarlyBreak>,
-    /// How many there have been.
+    /// The number of breaks so far.
     count: u64,
 }
 
 impl EarlyBreaks {
-    /// Bytes kept: no more for many CREATEs under way than for one.
+    /// The bytes kept: many outstanding CREATEs keep no more than one.
     pub(super) fn bytes(&self) -> usize {
         let notices = self.kept.iter().filter_map(|early| early.notice.as_ref());
         self.kept.len() * size_of::<EarlyBreak>() + notices.map(Bytes::len).sum::<usize>()
@@ -99,7 +99,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// The server wants an oplock back; whether the client shall hear of it now.
+    /// Handles a server's oplock break. Returns true if the client must receive it now.
     fn break_of(&mut self, now: Time, file: FileId, head: &Smb2MessageHead) -> bool {
         if let Some(open) = self.opens.get(&file) {
             let is_ours = open.is_ours;
@@ -129,8 +129,8 @@ impl Smb2FarHalf {
         false
     }
 
-    /// A file is open now whose break may have come before. A client that has asked for its oplock hears of
-    /// the break behind the answer, and so behind the near half.
+    /// Handles an open whose break may have arrived before. A client that has requested its oplock
+    /// receives the break behind the answer, and so behind the near half.
     pub(super) fn break_early(&mut self, now: Time, file: FileId) {
         let mut early = self.early_breaks.kept.iter();
         let Some(index) = early.position(|early| early.file == file) else {
@@ -144,9 +144,10 @@ impl Smb2FarHalf {
         }
     }
 
-    /// A request is answered, or pending. Breaks that no CREATE has claimed which was under way as they came are the
-    /// client's: nobody here knows their opens. It hears of them as well once what is left is pending: that has
-    /// hardly opened anything yet, and may wait for that very break.
+    /// Handles an answered or pending request. Breaks that belong to no outstanding CREATE are the
+    /// client's, because their opens are unknown here. It also receives them once the remaining
+    /// CREATEs are pending: a pending CREATE has hardly opened a file yet, and may wait for that
+    /// very break.
     pub(super) fn give_early_breaks(
         &mut self,
         answered: u64,
@@ -175,7 +176,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// The oplock of an open that nobody is to have goes with it.
+    /// Drops the oplock break of an open that is discarded.
     pub(super) fn forget_early_break(&mut self, file: FileId) {
         self.early_breaks.kept.retain(|early| early.file != file);
     }
@@ -210,7 +211,7 @@ impl Smb2FarHalf {
         self.tell_near(HalfFrame::Revoke { file });
     }
 
-    /// A CLOSE has failed: what it was to give back is given back otherwise.
+    /// Handles a failed CLOSE: the oplock that it should release is given back otherwise.
     pub(super) fn stays_open(&mut self, now: Time, file: FileId) {
         let Some(open) = self.opens.get_mut(&file) else {
             return;
@@ -222,14 +223,14 @@ impl Smb2FarHalf {
         self.give_back_for_channels(now, file);
     }
 
-    /// Whether another connection may work on this session's opens.
+    /// Returns true if another connection may work on this session's opens.
     pub(super) fn may_have_channels(&self, session: u64) -> bool {
         let is_keyed = self.sessions.is_keyed(session);
         self.connection.may_have_channels(session, is_keyed)
     }
 
-    /// Ends what is done for an open that its client could work on through another channel, if its
-    /// session may have one.
+    /// Ends the work for an open that its client could use through another channel, if its session
+    /// may have one.
     pub(super) fn give_back_for_channels(&mut self, now: Time, file: FileId) {
         let Some(open) = self.opens.get(&file) else {
             return;
@@ -274,7 +275,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Gives back without the near half's word what is overdue.
+    /// Gives overdue oplocks back without the near half's confirmation.
     pub(super) fn give_back_overdue(&mut self, now: Time) {
         for file in &self.breaking {
             if let Some(open) = self.opens.get_mut(file)
@@ -292,7 +293,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// When the next one is overdue.
+    /// The time at which the next one is overdue.
     pub(super) fn next_overdue(&self) -> Option<Time> {
         self.breaking
             .iter()
@@ -306,7 +307,7 @@ impl Smb2FarHalf {
             .min()
     }
 
-    /// Gives back what the near half has confirmed and no WRITE is under way for.
+    /// Gives back the oplocks that the near half has confirmed and that have no outstanding WRITE.
     pub(super) fn give_back_confirmed(&mut self) {
         for file in self.breaking.clone() {
             let open = &self.opens[&file];
@@ -352,7 +353,8 @@ impl Smb2FarHalf {
         writes.count()
     }
 
-    /// The client is gone: nothing is served, and what breaks is given back at once.
+    /// Handles the loss of the client: nothing is served, and broken oplocks are given back at
+    /// once.
     pub(super) fn stop_serving_all(&mut self) {
         for file in self.files() {
             self.forget_ahead(file);
@@ -362,7 +364,8 @@ impl Smb2FarHalf {
     }
 }
 
-/// Whether what a request opens may be served, and so have an oplock that is known here.
+/// Returns true if the open of a request may be served, and so may hold an oplock that is known
+/// here.
 fn may_hold(purpose: &RequestPurpose) -> bool {
     matches!(
         purpose,

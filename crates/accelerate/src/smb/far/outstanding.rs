@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::RequestPurpose;
 use crate::smb::wire::header::MessageProtection;
 
-/// A request under way.
+/// An outstanding request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OutstandingRequest {
     /// The client's id; `None` for our own.
@@ -13,24 +13,25 @@ pub(super) struct OutstandingRequest {
     pub(super) purpose: RequestPurpose,
     pub(super) charge: u16,
     pub(super) session: u64,
-    /// What vouched for it, and has to for its answer.
+    /// The protection of the request, which its answer must have as well.
     pub(super) guard: MessageProtection,
     /// It is part of a compound that servers refuse, see [`GatheredMessage::relates_to_nothing`](super::message::GatheredMessage::relates_to_nothing).
     pub(super) is_refused: bool,
-    /// A WRITE or CLOSE that the client may hold for done.
+    /// A WRITE or CLOSE that the client may believe complete.
     pub(super) is_early: bool,
     /// A WRITE behind which an oplock is given back, see [`TrackedOpen::writing`](super::open::TrackedOpen::writing).
     pub(super) is_awaited: bool,
-    /// Where such a WRITE begins, if it stands among [`TrackedOpen::written`](super::open::TrackedOpen::written).
+    /// The start of such a WRITE, if it is in
+    /// [`TrackedOpen::written`](super::open::TrackedOpen::written).
     pub(super) written_at: Option<u64>,
-    /// It may change what a directory holds.
+    /// It may change the entries of a directory.
     pub(super) changes_names: bool,
-    /// How many breaks of opens that are not known had been kept as it was last said to be pending.
+    /// The number of breaks of unknown opens at the time of the last interim answer to it.
     pub(super) heard_breaks: u64,
 }
 
 impl OutstandingRequest {
-    /// A request of which nothing else is known.
+    /// A request without further known properties.
     pub(super) fn new(
         client_id: Option<u64>,
         purpose: RequestPurpose,
@@ -53,12 +54,12 @@ impl OutstandingRequest {
     }
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct RequestTable {
     /// By the id that the server knows.
     requests: HashMap<u64, OutstandingRequest>,
-    /// The server's id of what the client knows by another, or the same.
+    /// The server's id for each id of the client, which may be equal.
     of_client: HashMap<u64, u64>,
 }
 
@@ -90,7 +91,7 @@ impl RequestTable {
         }
     }
 
-    /// The server says that it is at work on one, when so many breaks have been kept.
+    /// Records the server's interim answer to a request, and the number of breaks kept by then.
     pub(super) fn is_pending(&mut self, id: u64, kept_breaks: u64) {
         if let Some(request) = self.requests.get_mut(&id) {
             request.heard_breaks = kept_breaks;
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_client_means_is_found_until_it_is_answered() {
+    fn request_is_found_until_its_answer() {
         let mut requests = RequestTable::default();
         requests.insert(10, request(Some(3)));
         requests.insert(11, request(None));

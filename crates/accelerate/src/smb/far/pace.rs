@@ -1,15 +1,16 @@
-//! How much may be on its way ahead: what keeps the path busy, and little more.
+//! The limit of bytes that are in flight ahead of the client: enough to keep the path busy, and
+//! little more.
 //!
-//! What is read ahead shares the path with what the client asks for next, and must not make that
-//! wait behind megabytes that are perhaps never wanted. So the bytes between the server and the
-//! near half are kept within a window, which grows while they arrive about as fast as the first
-//! ones did, and shrinks when they take longer: then they stand in a queue.
+//! Prefetched data shares the path with the answers to the client's next requests, and must not
+//! delay them behind megabytes that may never be wanted. So the bytes between the server and the
+//! near half stay within a window. The window grows while bytes arrive about as fast as the first
+//! ones, and shrinks when they take longer, because they then stand in a queue.
 //!
 //! ```text
 //!   delay ≤ base + base / 4 + SLACK   →  window + 3 × what arrived
 //!   delay ≥ base + base / 2 + 2·SLACK →  window × (base + base / 4 + SLACK) / delay, once for each window
 //! ```
-//! What the near half holds for the client does not count: it makes nobody wait.
+//! Data that the near half holds for the client does not count, because it delays nothing.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,23 +21,23 @@ use super::super::config::AHEAD_MAX;
 
 /// The first window: four reads of the largest size that SMB 2.0.2 knows.
 const FIRST_WINDOW: u64 = 256 << 10;
-/// The least: two of them, so that one can be under way while one arrives.
+/// The least window: two blocks, so that one can be in flight while one arrives.
 const LEAST_WINDOW: u64 = 128 << 10;
 /// Delay beyond the base that does not count as queueing: jitter of a busy path.
 const SLACK: Duration = Duration::from_millis(100);
-/// After this time the base is measured anew, because routes change.
+/// The time after which the base is measured again, because routes change.
 const BASE_LASTS: Duration = Duration::from_secs(60);
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct ReadAheadPace {
     window: u64,
-    /// Bytes asked of the server and not yet answered.
+    /// The bytes that were requested from the server and not yet answered.
     asked: u64,
-    /// Bytes sent ahead, and bytes of those that have arrived.
+    /// The bytes sent ahead, and those of them that have arrived.
     sent: u64,
     received: u64,
-    /// For each block sent: the count after it, and when it was asked for.
+    /// The count after each block sent, and the time of its request.
     blocks: VecDeque<(u64, Time)>,
     base: Option<(Duration, Time)>,
     /// The window does not shrink again before this much has arrived.
@@ -56,18 +57,19 @@ impl ReadAheadPace {
         }
     }
 
-    /// Whether `bytes` more may be asked for.
+    /// Returns true if `bytes` more may be requested.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         let under_way = self.asked + (self.sent - self.received);
         under_way == 0 || under_way + bytes <= self.window
     }
 
-    /// `bytes` are asked of the server.
+    /// Records a request for `bytes` from the server.
     pub(crate) fn asked(&mut self, bytes: u64) {
         self.asked += bytes;
     }
 
-    /// What was asked for at `asked_at` came as `bytes` (0: nothing was sent on).
+    /// Records the answer, of `bytes` bytes, to a request sent at `asked_at` (0: nothing was sent
+    /// on).
     pub(crate) fn answered(&mut self, asked_at: Time, asked: u64, bytes: u64) {
         self.asked = self.asked.saturating_sub(asked);
         if bytes > 0 {
@@ -76,7 +78,8 @@ impl ReadAheadPace {
         }
     }
 
-    /// The near half has `total` bytes, of all that were ever sent. What it cannot have is ignored.
+    /// Records that the near half has `total` bytes of all bytes sent. An impossible value is
+    /// ignored.
     pub(crate) fn received(&mut self, now: Time, total: u64) {
         if total <= self.received || total > self.sent {
             return;
@@ -119,8 +122,8 @@ impl ReadAheadPace {
 mod tests {
     use super::*;
 
-    /// A path of `rate` bytes a second and `delay` there and back, asked for blocks of 64 KiB for
-    /// `seconds`; what arrived, and the longest time that a block was under way.
+    /// Runs a path of `rate` bytes a second and `delay` there and back with blocks of 64 KiB for
+    /// `seconds`. Returns the bytes that arrived, and the longest time that a block was in flight.
     fn run(rate: f64, delay: Duration, seconds: f64) -> (u64, Duration) {
         const BLOCK: u64 = 65_536;
         let mut pace = ReadAheadPace::new();
@@ -145,13 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn a_long_fat_path_is_filled_within_three_seconds() {
+    fn long_fat_path_fills_within_three_seconds() {
         let (bytes, _) = run(6_480_000.0, Duration::from_millis(500), 30.0);
         assert!(bytes as f64 > 0.93 * 30.0 * 6_480_000.0, "{bytes}");
     }
 
     #[test]
-    fn a_slow_path_is_kept_busy_with_two_blocks() {
+    fn slow_path_stays_busy_with_two_blocks() {
         let (bytes, longest) = run(193_000.0, Duration::from_millis(60), 30.0);
         assert!(bytes as f64 > 0.97 * 30.0 * 193_000.0, "{bytes}");
         // Four blocks of the first window are the most that anything ever waits for.

@@ -1,13 +1,14 @@
-//! Reading ahead of one open's client: what is asked for, what was sent, which READs that covers.
+//! Reads ahead of one open's client: tracks the requested and the sent ranges, and the READs that
+//! they cover.
 //!
 //! ```text
 //!  file:   …consumed… start ▒▒▒▒ sent ▒▒▒▒│░░░ asked for ░░░│ next …                    end
 //!                     └────────────── limit at most ────────┘
 //! ```
-//! A run starts with the file's first block when it is opened, or behind a READ that continues
-//! the one before it (or is the first, at the file's start). It may be twice as far ahead as the
-//! client has followed it, so what is read in vain is never much more than what was wanted. A READ
-//! elsewhere ends the run.
+//! A run starts with the file's first block when it is opened, or behind a READ that continues the
+//! one before it (or is the first, at the file's start). It may reach twice as far ahead as the
+//! client has followed it, so unused data is never much more than used data. A READ elsewhere ends
+//! the run.
 //!
 //! It decides nothing about licences, credits or the path; `far` does.
 
@@ -15,14 +16,14 @@ use std::collections::VecDeque;
 
 use super::super::config::{AHEAD_BLOCK_MAX, AHEAD_MAX, FIRST_BLOCK};
 
-/// What becomes of a READ of the client's.
+/// The handling of a client's READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadVerdict {
-    /// The near half has, or will have before it hears of this, all that answers it.
+    /// The near half has all data for it, or will have it before this message arrives.
     Settled,
-    /// What answers it was asked for and is not sent yet.
+    /// The data that answers it was requested and is not sent yet.
     Wait,
-    /// The server must be asked.
+    /// The server must answer it.
     Forward,
 }
 
@@ -35,27 +36,27 @@ struct ReadAheadBlock {
 
 #[derive(Debug)]
 struct SequentialRun {
-    /// Up to here the client has asked.
+    /// The end of the client's requests.
     start: u64,
-    /// From here on nothing was asked for.
+    /// The end of the requested data.
     next: u64,
-    /// How far `next` may be from `start`.
+    /// The greatest distance of `next` from `start`.
     limit: u64,
-    /// How much is asked for at a time: what the client asks for at a time.
+    /// The size of one request: the client's own size.
     block: u32,
-    /// What was asked for and the client has not passed, in order.
+    /// The blocks that were requested and that the client has not passed, in order.
     blocks: VecDeque<ReadAheadBlock>,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
     run: Option<SequentialRun>,
-    /// Where a READ would continue the last one.
+    /// The offset at which a READ would continue the last one.
     expected: u64,
     /// The longest READ that the server takes.
     read_max: u32,
-    /// Where the file ends, as far as that is certain.
+    /// The end of the file, as far as it is certain.
     end: Option<u64>,
 }
 
@@ -78,31 +79,31 @@ impl ReadAhead {
         }
     }
 
-    /// Where the file ends, if that is certain.
+    /// Returns the end of the file, if it is certain.
     pub(crate) fn end(&self) -> Option<u64> {
         self.end
     }
 
-    /// Takes what is known to be out of date: the file may have changed.
+    /// Forgets all data because the file may have changed.
     pub(crate) fn forget(&mut self) {
         self.run = None;
         self.end = None;
         // The next READ may continue the last one, and begins a run again.
     }
 
-    /// Reads no further ahead until the client goes on by itself. What is known of the file's end stays.
+    /// Stops reading ahead until the client continues by itself. The known end of the file stays.
     pub(crate) fn stop(&mut self) {
         self.run = None;
     }
 
-    /// Bytes asked for or sent that the client has not asked for yet.
+    /// The bytes that were requested or sent and that the client has not requested yet.
     pub(crate) fn ahead(&self) -> u64 {
         #[cfg(test)]
         looks::count();
         self.run.as_ref().map_or(0, |run| run.next - run.start)
     }
 
-    /// A READ of the client's, plain and within what the server takes.
+    /// Handles a client's READ, plain and within the server's limit.
     pub(crate) fn read(&mut self, offset: u64, length: u32) -> ReadVerdict {
         let end = offset + u64::from(length);
         let continues = offset == self.expected;
@@ -134,7 +135,8 @@ impl ReadAhead {
         ReadVerdict::Forward
     }
 
-    /// Whether what answers this READ of an earlier time has been sent now.
+    /// Returns the verdict on a READ that was received earlier, from the data that has been sent
+    /// now.
     pub(crate) fn verdict(&self, offset: u64, length: u32) -> ReadVerdict {
         let Some(run) = &self.run else {
             return ReadVerdict::Forward;
@@ -160,7 +162,8 @@ impl ReadAhead {
         ReadVerdict::Forward
     }
 
-    /// What to ask the server for next, of at most `room` bytes beyond what the client asked for.
+    /// Returns the next request to the server, of at most `room` bytes beyond the client's own
+    /// requests.
     pub(crate) fn next(&self, room: u64) -> Option<(u64, u32)> {
         let run = self.run.as_ref()?;
         let mut length = u64::from(run.block.min(self.read_max));
@@ -172,7 +175,7 @@ impl ReadAhead {
             .then_some((run.next, length as u32))
     }
 
-    /// The server was asked for what [`Self::next`] said.
+    /// Records the request that [`Self::next`] returned as sent.
     pub(crate) fn asked(&mut self, offset: u64, length: u32) {
         if let Some(run) = &mut self.run {
             run.next = offset + u64::from(length);
@@ -184,7 +187,7 @@ impl ReadAhead {
         }
     }
 
-    /// Whether an answer to this is still awaited.
+    /// Returns true if an answer to this request is still outstanding.
     pub(crate) fn awaits(&self, offset: u64, length: u32) -> bool {
         self.run.as_ref().is_some_and(|run| {
             run.blocks
@@ -193,8 +196,8 @@ impl ReadAhead {
         })
     }
 
-    /// What was asked for has been sent: `count` bytes of it. Fewer than asked for means that the
-    /// file ends there.
+    /// Records that `count` bytes of the requested data have been sent. Fewer bytes than requested
+    /// mean that the file ends there.
     pub(crate) fn sent(&mut self, offset: u64, length: u32, count: u32) {
         if let Some(run) = &mut self.run
             && let Some(block) = run
@@ -222,7 +225,7 @@ impl ReadAhead {
 }
 
 impl SequentialRun {
-    /// Forgets what lies wholly before `start`: the near half has, too.
+    /// Forgets the blocks that lie wholly before `start`, as the near half does.
     fn drop_passed(&mut self) {
         while self
             .blocks
@@ -234,7 +237,8 @@ impl SequentialRun {
     }
 }
 
-/// How often it is asked how far ahead an open is: with a thousand opens, the work of a flow.
+/// The count of checks how far ahead an open is: with a thousand opens, they are the main work of a
+/// flow.
 #[cfg(test)]
 pub(crate) mod looks {
     use std::cell::Cell;
@@ -245,7 +249,7 @@ pub(crate) mod looks {
         LOOKS.set(LOOKS.get() + 1);
     }
 
-    /// Those of this test since it last asked.
+    /// Returns the count of this test since the last call.
     pub(crate) fn take() -> usize {
         LOOKS.take()
     }
@@ -255,7 +259,7 @@ pub(crate) mod looks {
 mod tests {
     use super::*;
 
-    /// Asks for all that may be asked for; the offsets.
+    /// Sends all permitted requests. Returns their offsets.
     fn ask(ahead: &mut ReadAhead) -> Vec<(u64, u32)> {
         let mut asked = Vec::new();
         while let Some((offset, length)) = ahead.next(u64::MAX) {
@@ -266,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_reads_its_first_block_and_no_more() {
+    fn open_reads_only_its_first_block() {
         let mut ahead = ReadAhead::new(1 << 30, 8 << 20);
         assert_eq!(ask(&mut ahead), [(0, 65_536)]);
         let mut small = ReadAhead::new(100, 8 << 20);
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_elsewhere_ends_the_run_and_a_serial_pair_begins_one() {
+    fn distant_read_ends_the_run() {
         let mut ahead = ReadAhead::new(1 << 30, 8 << 20);
         ask(&mut ahead);
         assert_eq!(ahead.read(1 << 20, 4_096), ReadVerdict::Forward);
@@ -311,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_file_is_known_and_not_read_beyond() {
+    fn reading_stops_at_the_end_of_file() {
         let mut ahead = ReadAhead::new(70_000, 8 << 20);
         ask(&mut ahead);
         ahead.sent(0, 65_536, 65_536);
@@ -324,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_answer_is_the_end_and_a_change_forgets_all() {
+    fn short_answer_marks_the_end_of_file() {
         let mut ahead = ReadAhead::new(1 << 20, 8 << 20);
         ask(&mut ahead);
         ahead.sent(0, 65_536, 10);

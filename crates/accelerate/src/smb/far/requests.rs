@@ -103,7 +103,7 @@ impl Smb2FarHalf {
         is_refused.then_some(header)
     }
 
-    /// Why the client's message cannot be handled, if so.
+    /// Returns the reason why the client's message cannot be handled, if there is one.
     fn objection(&mut self, message: &GatheredMessage) -> Option<ReasonCode> {
         let waiting = self.queue.len() + self.lists_waiting;
         if self.outstanding.len() > OUTSTANDING_MAX || waiting > OUTSTANDING_MAX {
@@ -138,9 +138,9 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Whether a session that is set up can be followed, so that its keys may be known. One that
-    /// stands keeps those that it has ([MS-SMB2] §3.3.5.5.2, Reauthenticating an Existing Session), or goes
-    /// on without.
+    /// Returns true if the set-up of a session can be followed, so that its keys may be derived. An
+    /// established session keeps its keys ([MS-SMB2] §3.3.5.5.2, Reauthenticating an Existing
+    /// Session), or continues without.
     fn can_follow(&self, message: &GatheredMessage) -> bool {
         let is_new = self.settings.accounts.is_some() || self.settings.keytab.is_some();
         let session = message.single().map(|head| head.header.session);
@@ -150,7 +150,7 @@ impl Smb2FarHalf {
             && message.joined().is_some_and(|joined| !is_binding(&joined))
     }
 
-    /// The frame may ask for further channels.
+    /// Handles a frame that may request further channels.
     fn note_channels(&mut self, now: Time, message: &GatheredMessage) {
         for session in message.asks_for_interfaces() {
             self.connection.note_channels(session);
@@ -162,7 +162,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// What the frame says of the connection and its sessions.
+    /// Records the frame's information about the connection and its sessions.
     fn note_set_up(&mut self, message: &GatheredMessage) {
         if let Some(header) = message.first().copied()
             && PendingSetUps::wants(&header)
@@ -172,7 +172,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// What the frame does to what is known of opens.
+    /// Applies the frame's effects on the tracked opens.
     fn note_touches(&mut self, now: Time, message: &GatheredMessage) {
         if self.opens.is_empty() {
             return;
@@ -239,7 +239,8 @@ impl Smb2FarHalf {
         self.opens.keys().copied().collect()
     }
 
-    /// What was read ahead of this open is out of date; READs that wait for it go to the server.
+    /// Forgets the data that was read ahead of this open because it is out of date. READs that wait
+    /// for it go to the server.
     pub(super) fn forget_ahead(&mut self, file: FileId) {
         let Some(open) = self.opens.get_mut(&file) else {
             return;
@@ -252,8 +253,8 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Takes a READ alone in its frame that is, or will be, answered by what is read ahead; gives
-    /// back what is not.
+    /// Takes a READ alone in its frame that is, or will be, answered by prefetched data; gives
+    /// others back.
     fn answer_ahead(&mut self, message: GatheredMessage) -> Option<GatheredMessage> {
         let Some((header, request)) = served_read(&message) else {
             return Some(message);
@@ -309,7 +310,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// The near half does not have what answered this READ any more.
+    /// Handles a READ whose data the near half no longer has.
     pub(super) fn read_again(&mut self, header: &Smb2Header, request: &ReadRequest) {
         let mut bytes = BytesMut::from(&frame_header(header::LENGTH + 49)[..]);
         bytes.extend_from_slice(&header.emit());
@@ -367,15 +368,16 @@ impl Smb2FarHalf {
         self.check_kin();
     }
 
-    /// Whether a message alone in its frame asks for further channels of a session whose opens are not
-    /// given back yet, or a frame for an open that outlives others which are not.
+    /// Returns true for two kinds of message that must wait for other opens: one alone in its frame
+    /// that asks for further channels of a session whose opens are not given back yet, and a frame
+    /// for an open that outlives others which are not.
     pub(super) fn waits_for_opens(&self, message: &GatheredMessage) -> bool {
         let is_single = message.single().is_some();
         is_single && self.asks_for_channels(message, |grant| grant != LicenceState::Given)
             || (is_single || !self.works_on_opens(message)) && self.waits_for_writers(message)
     }
 
-    /// Whether something in a frame may be about opens that are there already.
+    /// Returns true if a message in a frame may work on existing opens.
     fn works_on_opens(&self, message: &GatheredMessage) -> bool {
         let mut chain = CompoundChain::default();
         message.heads().any(|head| {
@@ -393,7 +395,8 @@ impl Smb2FarHalf {
         })
     }
 
-    /// Whether a message asks for further channels of a session that has opens with such a grant.
+    /// Returns true if a message asks for further channels of a session that has opens in such a
+    /// licence state.
     fn asks_for_channels(
         &self,
         message: &GatheredMessage,
@@ -450,7 +453,7 @@ impl Smb2FarHalf {
             && (self.ids.can_take(charge) || self.outstanding.is_empty())
     }
 
-    /// The open whose position a request asks for, if the server's may be another.
+    /// Returns the open whose position a request queries, if the server's may differ.
     fn moved_open(&self, message: &GatheredMessage) -> Option<FileId> {
         let mut chain = CompoundChain::default();
         message.heads().find_map(|head| {
@@ -587,8 +590,9 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Under which id the server knows what a CANCEL means, if it does. A CANCEL names a request under way, and
-    /// takes no id itself ([MS-SMB2] §3.2.4.24, Application Requests Canceling an Operation).
+    /// Returns the server's id of the request that a CANCEL names, if it is known. A CANCEL names
+    /// an outstanding request, and takes no id itself ([MS-SMB2] §3.2.4.24, Application Requests
+    /// Canceling an Operation).
     fn cancelled(&self, header: &Smb2Header) -> Option<u64> {
         match self.outstanding.of_client(header.message_id) {
             // What the client holds for done stays.
@@ -632,7 +636,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Asks the server for what clients will probably ask for.
+    /// Sends READs for the data that clients will probably request.
     fn read_ahead(&mut self, now: Time) {
         if !self.queue.is_empty() || self.client_finish != StreamFinish::Open {
             return;
@@ -648,8 +652,8 @@ impl Smb2FarHalf {
         }
     }
 
-    /// The same for one open; false when it is not read ahead for any more. How far ahead all opens are together is added
-    /// up once for all of them, and not before something is wanted.
+    /// Does the same for one open; returns false when it is no longer read ahead. The sum over all
+    /// opens is computed once for all of them, and only when something is wanted.
     fn read_ahead_of(&mut self, now: Time, file: FileId, ahead: &mut Option<u64>) -> bool {
         let large = self
             .connection
@@ -718,15 +722,15 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Bytes read ahead of all opens together that the client has not asked for yet.
+    /// The bytes read ahead of all opens together that the client has not requested yet.
     fn ahead_of_all(&self) -> u64 {
         let reading = self.reading.iter();
         let reads = reading.filter_map(|file| self.opens.get(file)?.reads.as_ref());
         reads.map(|reads| reads.ahead()).sum()
     }
 
-    /// A WRITE that the client may hold for done, to a file that another client has been given
-    /// since: it is refused, and the near half reports it.
+    /// Refuses a WRITE that the client may believe complete, to a file that another client has
+    /// opened since; the near half reports the loss.
     fn refuse_late_write(&mut self, message: &GatheredMessage) -> bool {
         let Some(head) = message.single() else {
             return false;
@@ -759,7 +763,7 @@ impl Smb2FarHalf {
     }
 }
 
-/// What a request's answer will tell.
+/// Returns the purpose of a request: the information that its answer will bring.
 fn purpose(header: &Smb2Header, touch: RequestEffect) -> RequestPurpose {
     match touch {
         RequestEffect::Changes(file) => RequestPurpose::Changes {
@@ -785,7 +789,7 @@ fn purpose(header: &Smb2Header, touch: RequestEffect) -> RequestPurpose {
     }
 }
 
-/// What a WRITE alone in its frame changes: the open, from where, to where.
+/// Returns the range that a WRITE alone in its frame changes: the open, the start, and the end.
 fn written_range(message: &GatheredMessage) -> Option<(FileId, u64, u64)> {
     let head = message.single()?;
     if head.header.command != command::WRITE {

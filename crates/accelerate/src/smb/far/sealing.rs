@@ -1,4 +1,4 @@
-//! Encrypted messages, as they come and as they go.
+//! Encrypted messages, in both directions.
 //!
 //! ```text
 //!             client's                                 server's
@@ -8,9 +8,9 @@
 //!             that had no keys; is sealed for the      answers to what is asked here go
 //!             server                                   nowhere
 //! ```
-//! What came encrypted leaves so, message by message, and nothing else does: whether a session, a tree or
-//! the client alone wants it is the hosts' affair. An answer in the clear to a request that was encrypted
-//! is nobody's word (see `answers`).
+//! A message that arrived encrypted leaves encrypted, message by message, and no other does: the
+//! hosts decide whether a session, a tree or the client alone uses encryption. A clear answer to an
+//! encrypted request is not trusted (see `answers`).
 
 use bytes::{Bytes, BytesMut};
 use vocab::{SegmentKind, Time};
@@ -55,7 +55,8 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Marks a message of the client's as the near half has said; whether it can be so.
+    /// Marks a client's message as encrypted, as the near half reported. Returns false if that is
+    /// impossible.
     pub(super) fn mark_sealed(&mut self, message: &mut GatheredMessage) -> bool {
         let Some(session) = self.next_sealed.take() else {
             return true;
@@ -173,7 +174,7 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Passes a message's head on to the client, unless it has passed as it came.
+    /// Passes a message's head on to the client, unless it has passed unchanged.
     pub(super) fn pass_head(&mut self, head: Smb2MessageHead) {
         if let Some(session) = self.answer_sealed
             && head.start > 0
@@ -192,8 +193,9 @@ impl Smb2FarHalf {
         }
     }
 
-    /// What bytes of this kind go to the near half as: no dictionary keeps control, and so none keeps
-    /// what came encrypted unless the policy says so.
+    /// Returns the segment kind for bytes of this kind on their way to the near half. No dictionary
+    /// stores control bytes; decrypted bytes are therefore sent as control unless the policy allows
+    /// storing them.
     pub(super) fn storable(&self, kind: SegmentKind, is_sealed: bool) -> SegmentKind {
         match is_sealed && !self.settings.may_store_decrypted {
             true => SegmentKind::Control,

@@ -21,30 +21,30 @@ struct KeyedSession {
     account: String,
     /// The near half has the key.
     is_reported: bool,
-    /// It was logged off, and answers to what was asked before may still come.
+    /// It was logged off, and answers to earlier requests may still arrive.
     has_ended: bool,
 }
 
-/// How what is encrypted in a session is opened, and sealed again.
+/// The keys that open and seal the encrypted messages of a session.
 #[derive(Debug)]
 struct SessionSealing {
     keys: HostPair<SealingKeys>,
-    /// Of what goes to the server in the client's place.
+    /// The sealer of messages to the server in the client's place.
     sealer: MessageSealer,
-    /// One of them has opened a message, which proves both: they follow from the same session key, and
-    /// that the server has proved itself.
+    /// True if one of the keys has decrypted a message, which proves both: they follow from the
+    /// same session key, and the server has proved itself.
     is_proved: bool,
     is_reported: bool,
 }
 
-/// Which host sent what is encrypted.
+/// The host that sent an encrypted message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageSender {
     Client,
     Server,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct SessionTable {
     keyed: BTreeMap<u64, KeyedSession>,
@@ -52,8 +52,8 @@ pub(super) struct SessionTable {
 }
 
 impl SessionTable {
-    /// A session stands. What was known of it remains: who proves again who they are goes on with the
-    /// session's key ([MS-SMB2] §3.3.5.5.2, Reauthenticating an Existing Session).
+    /// Records an established session. Its earlier state remains: a reauthenticated session keeps
+    /// its key ([MS-SMB2] §3.3.5.5.2, Reauthenticating an Existing Session).
     pub(super) fn insert(
         &mut self,
         session: u64,
@@ -100,26 +100,27 @@ impl SessionTable {
         }
     }
 
-    /// Whether the session's keys are known and it was not logged off.
+    /// Returns true if the session's keys are known and it was not logged off.
     pub(super) fn stands(&self, session: u64) -> bool {
         self.keyed.get(&session).is_some_and(|of| !of.has_ended)
     }
 
-    /// Whether a session was logged off, and its key is still here.
+    /// Returns true if a session was logged off, and its key is still here.
     pub(super) fn has_ended(&self, session: u64) -> bool {
         self.keyed
             .get(&session)
             .is_some_and(|keyed| keyed.has_ended)
     }
 
-    /// Nothing signed by a session that has ended is to come; whether the near half has its key.
+    /// Forgets an ended session without outstanding signed answers. Returns true if the near half
+    /// has its key.
     pub(super) fn forget(&mut self, session: u64) -> bool {
         self.keyed.remove(&session).is_some_and(|keyed| {
             keyed.is_reported || keyed.sealing.is_some_and(|sealing| sealing.is_reported)
         })
     }
 
-    /// Whether the session's keys are known, so that it is a user's.
+    /// Returns true if the session's keys are known, which proves that it belongs to a user.
     pub(super) fn is_keyed(&self, session: u64) -> bool {
         self.keyed.contains_key(&session)
     }
@@ -130,13 +131,13 @@ impl SessionTable {
         Some(&keyed.key.at_client)
     }
 
-    /// The same of the server.
+    /// Returns the same of the server.
     pub(super) fn server_key(&self, session: u64) -> Option<&SigningKey> {
         let keyed = self.keyed.get(&session).filter(|keyed| keyed.may_sign)?;
         Some(&keyed.key.at_server)
     }
 
-    /// The client's key, if the near half must be told of it first.
+    /// Returns the client's key, if the near half must receive it first.
     pub(super) fn key_to_tell(&mut self, session: u64) -> Option<SigningKey> {
         let keyed = self
             .keyed
@@ -146,7 +147,7 @@ impl SessionTable {
         (!is_told).then(|| keyed.key.at_client.clone())
     }
 
-    /// Why nothing may be signed, and whose session it is.
+    /// Returns the reason why nothing can be signed in a session, and its account.
     pub(super) fn why_no_key(&self, session: u64) -> (ReasonCode, Option<String>) {
         match (self.keyless.get(&session), self.keyed.get(&session)) {
             (Some(no_key), _) => (no_key.reason(), no_key.account().map(str::to_owned)),
@@ -160,7 +161,7 @@ impl SessionTable {
         }
     }
 
-    /// Opens an encrypted message, without its frame; an error says why not, and whose it is.
+    /// Decrypts a message, without its frame. The error gives the reason and the account.
     pub(super) fn open(
         &mut self,
         session: u64,
@@ -197,7 +198,7 @@ impl SessionTable {
         }
     }
 
-    /// Whether the session's keys have opened what a host encrypted.
+    /// Returns true if the session's keys have decrypted a host's message.
     pub(super) fn is_proved(&self, session: u64) -> bool {
         let sealing = self.keyed.get(&session).and_then(|of| of.sealing.as_ref());
         sealing.is_some_and(|sealing| sealing.is_proved)

@@ -11,8 +11,8 @@ use super::signature::{SigningAlgorithm, SigningKey};
 use crate::credentials::SessionKey;
 use crate::smb::wire::set_up::dialect;
 
-/// The key for signing in a session of this dialect, from the first 16 bytes of what authentication gave
-/// ([MS-SMB2] §3.2.5.3.1 and §3.3.5.5.3, Session.SessionKey).
+/// Derives the signing key of a session of this dialect, from the first 16 bytes of the
+/// authentication's result ([MS-SMB2] §3.2.5.3.1 and §3.3.5.5.3, Session.SessionKey).
 pub(crate) fn signing_key(
     dialect: u16,
     algorithm: SigningAlgorithm,
@@ -30,8 +30,9 @@ pub(crate) fn signing_key(
     SigningKey::new(algorithm, key.expect("a block has 32 bytes"))
 }
 
-/// The keys for encrypting in a session of this dialect, which is one of SMB 3. Those of 256 bits come from
-/// all of the session key, the others from what is signed with ([MS-SMB2] §3.2.5.3.1, Session.FullSessionKey).
+/// Derives the encryption keys of a session of this dialect, which is one of SMB 3. Those of 256
+/// bits come from the full session key, the others from the key for signing ([MS-SMB2] §3.2.5.3.1,
+/// Session.FullSessionKey).
 pub(crate) fn sealing_keys(
     dialect: u16,
     cipher: EncryptionCipher,
@@ -86,7 +87,7 @@ mod tests {
     /// The examples of the protocol's owner: Microsoft Open Specifications, "SMB 2 and SMB 3 security
     /// in Windows 10: the anatomy of signing and cryptographic keys".
     #[test]
-    fn the_published_keys_of_smb_3_0_and_3_1_1_come_out() {
+    fn published_smb_3_keys_are_derived() {
         let key = |text: &str| <[u8; 16]>::try_from(hexadecimal(text)).unwrap();
         let session = key("7CD451825D0450D235424E44BA6E78CC");
         let wanted = SigningKey::new(
@@ -111,8 +112,8 @@ mod tests {
         assert!(found == wanted);
     }
 
-    /// Of the same owner: "Encryption in SMB 3.0: a protocol perspective", and "SMB 3.1.1 Encryption in
-    /// Windows 10".
+    /// Vectors of the same publisher: "Encryption in SMB 3.0: a protocol perspective", and "SMB
+    /// 3.1.1 Encryption in Windows 10".
     #[test]
     fn the_published_keys_for_encryption_come_out() {
         let cases = [

@@ -1,4 +1,4 @@
-//! Delegated keys: what lets the accelerator work on sessions that are signed or encrypted.
+//! Delegated keys, with which the accelerator works on signed or encrypted sessions.
 //!
 //! The operator gives the node beside the server the accounts of its users ([`crate::credentials::DelegatedAccounts`]), or the
 //! server's own key of Kerberos ([`crate::credentials::Keytab`]). From it and from the messages that pass while a session is set up, the far
@@ -15,11 +15,10 @@
 //!                                                                     │ proved by the server's
 //!  the last SESSION_SETUP answer, which the server has signed ────────┘ own signature
 //! ```
-//! A key that does not verify the server's own last answer is no key. So nothing here has to be
-//! trusted to have read tokens rightly: a reader that is led astray derives a key that proves
-//! nothing, and the session passes untouched.
+//! A key is used only if it verifies the server's own last answer. So the token parsers need not be
+//! trusted: a misled parser derives a key that proves nothing, and the session passes untouched.
 //!
-//! What it does not do: NTLM before version 2, Kerberos from user to user, and other mechanisms.
+//! It does not support NTLM before version 2, Kerberos from user to user, and other mechanisms.
 
 mod derivation;
 mod preauth;

@@ -6,12 +6,12 @@ use sha2::{Digest, Sha512};
 /// Bytes of a SHA-512.
 pub(crate) const PREAUTH_LENGTH: usize = 64;
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PreauthHash(pub(crate) [u8; PREAUTH_LENGTH]);
 
 impl PreauthHash {
-    /// Before anything was said.
+    /// The hash before the first message.
     pub(crate) const NOTHING: Self = Self([0; PREAUTH_LENGTH]);
 
     /// With a message more: the hash of the hash so far and the message, without its frame.

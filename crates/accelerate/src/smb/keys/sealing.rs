@@ -1,9 +1,9 @@
 //! Encrypting and decrypting messages ([MS-SMB2] §3.1.4.3, Encrypting the Message; §3.1.4.4,
 //! Decrypting the Message).
 //!
-//! A session has a key for each direction. Whoever holds one here opens what its host has sealed,
-//! and a half that puts messages of its own, or altered ones, in that host's place seals them with
-//! nonces of its own: never with the one that came, for under one key a nonce may stand once.
+//! A session has a key for each direction. A half with a key decrypts the messages of that host. A
+//! half that sends its own or altered messages in the host's place encrypts them with its own
+//! nonces, never with the received one, because a nonce must not repeat under one key.
 //!
 //! ```text
 //!  nonce = the first 11 or 12 bytes of SHA-256(label ‖ chance ‖ number)
@@ -29,12 +29,12 @@ use crate::smb::wire::transform::{self, TransformHeader};
 
 /// Bytes of the longest key.
 const KEY_MAX: usize = 32;
-/// Bytes of chance that nonces come from.
+/// The length of the random seed of nonces, in bytes.
 pub(crate) const NONCE_SEED_LENGTH: usize = 16;
-/// What nonces are the only use of.
+/// The label of the nonce derivation, used for nothing else.
 const NONCE_LABEL: &[u8] = b"trunkline smb nonce\0";
 
-/// How messages are encrypted ([MS-SMB2] §2.2.3.1.2, SMB2_ENCRYPTION_CAPABILITIES).
+/// The cipher that encrypts messages ([MS-SMB2] §2.2.3.1.2, SMB2_ENCRYPTION_CAPABILITIES).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum EncryptionCipher {
     /// The only one of SMB 3.0.
@@ -95,9 +95,9 @@ impl EncryptionCipher {
         }
     }
 
-    /// How many messages may be sealed here under one key. With as many of the host's own, chance has
-    /// made two nonces alike with a probability of 2^-33: NIST SP 800-38D §8.3 asks for 2^-32 at most,
-    /// and so allows 2^32 messages with 96 random bits in all; 88 bits allow 2^28.
+    /// The number of messages that may be sealed here under one key. With as many messages of the
+    /// host's own, the probability of two equal nonces is 2^-33. NIST SP 800-38D §8.3 asks for
+    /// 2^-32 at most, and so allows 2^32 messages with 96 random bits in all; 88 bits allow 2^28.
     pub(crate) fn sealed_max(self) -> u64 {
         match self {
             Self::Aes128Ccm | Self::Aes256Ccm => 1 << 27,
@@ -129,9 +129,9 @@ impl fmt::Debug for SealingKey {
 /// The keys of a session's two directions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SealingKeys {
-    /// Of what the client sends.
+    /// The key of the messages that the client sends.
     pub(crate) client: SealingKey,
-    /// Of what the server sends.
+    /// The key of the messages that the server sends.
     pub(crate) server: SealingKey,
 }
 
@@ -159,8 +159,8 @@ impl SealingKey {
         &self.key[..self.cipher.key_length()]
     }
 
-    /// The message inside an encrypted one that is there whole, without its frame; `None` when it is
-    /// not sealed with this key, or cannot be a message.
+    /// Decrypts a complete message, without its frame; `None` when it is not sealed with this key,
+    /// or cannot be a message.
     pub(crate) fn open(&self, message: &[u8]) -> Option<Vec<u8>> {
         let transform = TransformHeader::parse(message).ok()?;
         let (header, sealed) = message.split_at(transform::LENGTH);
@@ -242,7 +242,7 @@ fn gcm_256(key: &[u8; KEY_MAX]) -> Aes256Gcm {
     Aes256Gcm::new(key.into())
 }
 
-/// The first bytes of what is long enough.
+/// Returns the first bytes of a slice that is long enough.
 fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
     *bytes.first_chunk().expect("the caller has as many bytes")
 }
@@ -256,7 +256,7 @@ pub(crate) struct MessageSealer {
 }
 
 impl MessageSealer {
-    /// One that draws its nonces from `chance`, which nobody else does.
+    /// Creates a sealer that draws its nonces from `nonce_seed`, which no other sealer uses.
     pub(crate) fn new(key: SealingKey, chance: [u8; NONCE_SEED_LENGTH]) -> Self {
         Self {
             key,

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::*;
 use crate::credentials::testing::hexadecimal;
 
-/// A published message of each direction: the key, the session, the message, and what was sent.
+/// A published message of each direction: the key, the session, the message, and the ciphertext.
 struct SealingVector {
     cipher: EncryptionCipher,
     key: &'static str,
@@ -139,7 +139,7 @@ const OTHERS_GCM_256: &str = "d5a2804ea3544d0614a535bce37b4fb8\
      21318cdf8be434bf5c8d55c6a4aa0617de6852be6ee395ed07ae102224decbd1";
 
 #[test]
-fn what_is_sealed_is_opened_and_no_nonce_comes_twice() {
+fn sealed_messages_open_and_nonces_are_unique() {
     for cipher in EncryptionCipher::ALL {
         assert_eq!(
             EncryptionCipher::from_number(cipher.number().into()),
@@ -171,7 +171,7 @@ fn what_is_sealed_is_opened_and_no_nonce_comes_twice() {
 }
 
 #[test]
-fn a_key_is_used_as_often_as_it_may_be() {
+fn key_use_is_limited() {
     for cipher in EncryptionCipher::ALL {
         let mut sealer =
             MessageSealer::new(SealingKey::new(cipher, &[7; 32]), [1; NONCE_SEED_LENGTH]);

@@ -1,4 +1,4 @@
-//! Watches connections and sessions being set up, and comes to their keys.
+//! Watches the set-up of connections and sessions, and derives their keys.
 //!
 //! ```text
 //!  NEGOTIATE →  ← NEGOTIATE      what was agreed; the connection's hash
@@ -7,16 +7,16 @@
 //!  SESSION_SETUP →               NTLM: the client's answer to it: whose account, which proof
 //!  ← SESSION_SETUP (success)     Kerberos: the server's subkey; signed: this proves the key, or there is none
 //! ```
-//! Which way a session goes is read off its tokens: what its last request answers counts, so that a client
-//! which offers Kerberos and falls back to NTLM is followed, and so is SPNEGO that takes a leg more for the
+//! The tokens show a session's mechanism: the answer to its last request decides. So a client that
+//! offers Kerberos and falls back to NTLM is followed, and so is SPNEGO with an extra leg for the
 //! MIC over its mechanisms, with the ticket in one request and success after another.
 //!
-//! The hosts may have heard different bytes: once a node has renumbered what passes, the set-up of a
-//! further session has other message ids at each end. In SMB 3.1.1 its keys differ, then, too, and both are
-//! derived ([`HostPair`]).
+//! The hosts may have seen different bytes: after a node has renumbered messages, the set-up of a
+//! further session has other message ids at each end. In SMB 3.1.1 its keys then differ as well,
+//! and both are derived ([`HostPair`]).
 //!
-//! Of requests only what these steps need is kept, and of a few at a time: a session that is set up
-//! beside too many others goes without a key.
+//! Only the parts of requests that these steps need are kept, for a few sessions at a time: a
+//! session that is set up beside too many others gets no key.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,22 +40,22 @@ use crate::smb::wire::set_up::{
 /// Sessions that may be in the middle of their set-up on one connection: clients do one at a time.
 const SET_UPS_MAX: usize = 16;
 
-/// Characters of a domain and of a user that are shown: names for NTLM have up to 15 and 20 ([MS-ADA3],
-/// sAMAccountName; [MS-NBTE] §2.2.1), those of others are told apart by as many.
+/// The number of characters of a domain and of a user that are shown: names for NTLM have up to 15
+/// and 20 ([MS-ADA3], sAMAccountName; [MS-NBTE] §2.2.1), and as many distinguish the others.
 const SHOWN_MAX: usize = 40;
 
-/// The same of a principal of Kerberos, which has a host's name and a realm in it, and of how its ticket is
-/// encrypted.
+/// The same limit for a Kerberos principal, which contains a host's name and a realm, and for its
+/// ticket's encryption.
 const SHOWN_PRINCIPAL_MAX: usize = 120;
 
-/// Why a session that signs or encrypts goes without a key.
+/// The reason why a session that signs or encrypts has no key here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MissingKeyReason {
-    /// It signs nothing: its user is a guest or nobody.
+    /// The session signs nothing: its user is a guest or anonymous.
     Keyless,
     /// The node has neither an account file nor a keytab.
     NoSecrets,
-    /// The session is of Kerberos and for this service, and the node has no keytab.
+    /// The session uses Kerberos for this service, and the node has no keytab.
     NoKeytab(String),
     /// No key of the keytab opens this service's ticket.
     UnknownTicket(String),
@@ -67,9 +67,9 @@ pub(crate) enum MissingKeyReason {
     Mechanism,
     /// ... or by a ticket that is encrypted in a way which is not known here.
     Encryption(String),
-    /// What was derived does not verify the server's last answer.
+    /// The derived key does not verify the server's last answer.
     Unproven(String),
-    /// The key is there, and the policy does not allow to sign with it.
+    /// The key is known, and the policy does not allow signing with it.
     Gmac(String),
     /// It is another connection's, and this one a further channel of it.
     Channel,
@@ -93,7 +93,7 @@ impl MissingKeyReason {
         }
     }
 
-    /// Whose session it is, or for which service.
+    /// Returns the account of the session, or the service that it is for.
     pub(crate) fn account(&self) -> Option<&str> {
         match self {
             Self::NoKeytab(account)
@@ -121,7 +121,7 @@ impl From<&ApReqError> for MissingKeyReason {
     }
 }
 
-/// How a session's set-up ended.
+/// The result of a session's set-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SetUpOutcome {
     /// With keys that the server has proved, by its signature.
@@ -131,14 +131,14 @@ pub(crate) enum SetUpOutcome {
         may_sign: bool,
         /// Those for encryption, if a cipher was agreed.
         sealing: Option<HostPair<SealingKeys>>,
-        /// Whose they are.
+        /// The account of the session.
         account: String,
     },
     /// Without.
     NoKey(MissingKeyReason),
 }
 
-/// What each of the two hosts has.
+/// A value for each of the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostPair<T> {
     pub(crate) at_client: T,
@@ -146,13 +146,13 @@ pub(crate) struct HostPair<T> {
 }
 
 impl<T: PartialEq> HostPair<T> {
-    /// Whether it is not the same.
+    /// Returns true if the two values differ.
     pub(crate) fn differ(&self) -> bool {
         self.at_client != self.at_server
     }
 }
 
-/// What was agreed, as far as keys depend on it.
+/// The negotiated parameters that keys depend on.
 #[derive(Clone, Copy, Debug)]
 struct NegotiatedParameters {
     dialect: u16,
@@ -160,7 +160,7 @@ struct NegotiatedParameters {
     cipher: Option<EncryptionCipher>,
 }
 
-/// A SESSION_SETUP under way.
+/// An outstanding SESSION_SETUP.
 #[derive(Debug)]
 struct PendingSessionSetup {
     /// Before and with this request.
@@ -172,7 +172,7 @@ struct PendingSessionSetup {
     is_binding: bool,
 }
 
-/// What came of a client's ticket, and the subkey of the server's, if either was there.
+/// The result of a client's ticket, and the server's subkey, if either was present.
 #[derive(Debug, Default)]
 struct TicketResult {
     accepted: Option<Result<AcceptedClient, ApReqError>>,
@@ -197,7 +197,7 @@ struct PartialSession {
     ticket: TicketResult,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct PendingSetUps {
     accounts: Option<Arc<DelegatedAccounts>>,
@@ -222,7 +222,7 @@ impl PendingSetUps {
         }
     }
 
-    /// Whether a message has to be shown to it, whole and as the hosts sent it.
+    /// Returns true if a message must be handed to it, whole and as the hosts sent it.
     pub(crate) fn wants(header: &Smb2Header) -> bool {
         matches!(header.command, command::NEGOTIATE | command::SESSION_SETUP)
     }
@@ -269,8 +269,8 @@ impl PendingSetUps {
         }
     }
 
-    /// An answer, without its frame, as the server has sent it and as the client gets it; what became of a
-    /// session, if its set-up ends with it.
+    /// Handles an answer, without its frame, as the server has sent it and as the client gets it.
+    /// Returns the outcome of a session, if its set-up ends with it.
     pub(crate) fn answer(
         &mut self,
         header: &Smb2Header,
@@ -373,7 +373,7 @@ impl PendingSetUps {
         }
     }
 
-    /// The session keys that what was said may lead to, the likeliest first, and whose session it is.
+    /// Returns the possible session keys of the exchange, the likeliest first, and its account.
     fn candidates(
         &self,
         asked: &PendingSessionSetup,
@@ -431,7 +431,7 @@ impl PendingSetUps {
 }
 
 impl PartialSession {
-    /// Of a session that begins on this connection.
+    /// The hashes before a session that begins on this connection.
     fn before(connection: PreauthHash) -> Self {
         Self {
             preauth: HostPair {
@@ -453,7 +453,7 @@ impl HostPair<PreauthHash> {
         }
     }
 
-    /// What follows from it at each end.
+    /// Maps the value at each end.
     fn map<T>(&self, follow: impl Fn(&PreauthHash) -> T) -> HostPair<T> {
         HostPair {
             at_client: follow(&self.at_client),

@@ -1,4 +1,4 @@
-//! Set-ups from both hosts' view, by every dialect, and what must not lead to a key.
+//! Set-ups from both hosts' view, by every dialect, and exchanges that must not lead to a key.
 
 use super::super::sealing::SealingKey;
 use super::*;
@@ -80,7 +80,7 @@ fn set_up_answer(id: u64, status: u32, flags: u8, token: &[u8]) -> Vec<u8> {
     message(answer_header(command::SESSION_SETUP, id, 77, status), &body)
 }
 
-/// What passes while a session is set up: requests and answers, the last one to be signed.
+/// The messages of a session's set-up: requests and answers, the last one to be signed.
 struct SetUpConversation {
     said: Vec<Vec<u8>>,
     session_key: Vec<u8>,
@@ -152,7 +152,7 @@ impl SetUpConversation {
 }
 
 #[test]
-fn every_dialect_and_algorithm_comes_to_the_key_that_the_server_proves() {
+fn every_dialect_derives_the_servers_proved_key() {
     let cases = [
         (0x0202, None, SigningAlgorithm::HmacSha256),
         (0x0210, None, SigningAlgorithm::HmacSha256),
@@ -179,7 +179,7 @@ fn every_dialect_and_algorithm_comes_to_the_key_that_the_server_proves() {
 }
 
 #[test]
-fn an_interim_answer_leaves_the_set_up_as_it_was() {
+fn interim_answer_does_not_change_the_set_up() {
     let said = conversation(0x0302, None, true).signed(0x0302, SigningAlgorithm::AesCmac);
     let mut setups = setups("corp\\anna:password:secret");
     let mut outcome = None;
@@ -207,7 +207,7 @@ fn an_interim_answer_leaves_the_set_up_as_it_was() {
 }
 
 #[test]
-fn every_dialect_and_encryption_of_kerberos_comes_to_the_key_that_the_server_proves() {
+fn every_kerberos_encryption_derives_the_proved_key() {
     let dialects = [
         (0x0202, None, SigningAlgorithm::HmacSha256),
         (0x0302, None, SigningAlgorithm::AesCmac),
@@ -232,7 +232,7 @@ fn every_dialect_and_encryption_of_kerberos_comes_to_the_key_that_the_server_pro
 }
 
 #[test]
-fn ciphers_of_256_bits_take_the_whole_key_of_kerberos_and_others_its_beginning() {
+fn kerberos_key_length_follows_the_cipher() {
     let exchange = KerberosExchange::with(EncryptionType::Aes256Sha1);
     for cipher in EncryptionCipher::ALL {
         let mut said = by_kerberos(0x0311, None, &exchange);
@@ -269,7 +269,7 @@ fn ciphers_of_256_bits_take_the_whole_key_of_kerberos_and_others_its_beginning()
 }
 
 #[test]
-fn a_leg_more_for_the_mic_keeps_the_ticket() {
+fn extra_mic_leg_keeps_the_ticket() {
     let exchange = KerberosExchange::with(EncryptionType::Aes128Sha2);
     let more = status::MORE_PROCESSING_REQUIRED;
     let mut said = by_kerberos(0x0311, None, &exchange);
@@ -286,7 +286,7 @@ fn a_leg_more_for_the_mic_keeps_the_ticket() {
 }
 
 #[test]
-fn a_client_that_falls_back_from_kerberos_to_ntlm_is_followed() {
+fn fallback_from_kerberos_to_ntlm_is_followed() {
     let exchange = KerberosExchange::with(EncryptionType::Rc4);
     let mut said = conversation(0x0311, None, true);
     said.said[2] = set_up_request(1, 0, &exchange.token());
@@ -299,7 +299,7 @@ fn a_client_that_falls_back_from_kerberos_to_ntlm_is_followed() {
 }
 
 #[test]
-fn a_session_of_kerberos_without_its_key_says_what_is_missing() {
+fn missing_kerberos_key_is_named() {
     let exchange = KerberosExchange::with(EncryptionType::Aes256Sha1);
     let said = by_kerberos(0x0311, None, &exchange).signed(0x0311, SigningAlgorithm::AesCmac);
     let no_key = |setups: &mut PendingSetUps| match said.heard_by(setups) {
@@ -328,7 +328,7 @@ fn a_session_of_kerberos_without_its_key_says_what_is_missing() {
 }
 
 #[test]
-fn a_ticket_that_the_server_does_not_prove_is_none() {
+fn ticket_without_server_proof_is_rejected() {
     let exchange = KerberosExchange::with(EncryptionType::Aes256Sha1);
     let unproven = Some(SetUpOutcome::NoKey(MissingKeyReason::Unproven(
         CLIENT_NAME.to_owned(),
@@ -354,7 +354,7 @@ fn a_ticket_that_the_server_does_not_prove_is_none() {
 }
 
 #[test]
-fn a_long_name_in_a_ticket_is_cut_before_it_is_shown() {
+fn long_name_in_a_ticket_is_shortened() {
     let exchange = KerberosExchange::with(EncryptionType::Aes128Sha1);
     let mut request = exchange.ap_req();
     // No length changes: the realm's letters become line feeds.
@@ -378,7 +378,7 @@ fn a_long_name_in_a_ticket_is_cut_before_it_is_shown() {
 }
 
 #[test]
-fn without_the_right_secret_there_is_no_key_and_the_reason_names_the_account() {
+fn wrong_secret_gives_a_reason_with_account() {
     let whose = || "CORP\\Anna".to_owned();
     let cases = [
         ("", MissingKeyReason::UnknownAccount(whose())),
@@ -405,7 +405,7 @@ fn without_the_right_secret_there_is_no_key_and_the_reason_names_the_account() {
 }
 
 #[test]
-fn a_name_that_anybody_may_send_is_fit_to_be_shown() {
+fn untrusted_name_is_made_printable() {
     let long = "\x1b]0;\u{202e}".to_owned() + &"x".repeat(200);
     let (token, _) = log_in("A\r\n", &long, "secret", CHALLENGE, None);
     let mut said = conversation(0x0210, None, true);
@@ -416,7 +416,7 @@ fn a_name_that_anybody_may_send_is_fit_to_be_shown() {
 }
 
 #[test]
-fn a_key_that_the_server_does_not_prove_is_none() {
+fn key_without_server_proof_is_rejected() {
     let unproven = Some(SetUpOutcome::NoKey(MissingKeyReason::Unproven(
         "CORP\\Anna".to_owned(),
     )));
@@ -457,7 +457,7 @@ fn gmac_needs_the_policy_of_its_name() {
 }
 
 #[test]
-fn guests_strange_tokens_and_old_ntlm_have_no_key() {
+fn guests_and_unknown_tokens_have_no_key() {
     let accounts = "*\\anna:password:secret";
     let mut guest = conversation(0x0210, None, true);
     *guest.said.last_mut().unwrap() = set_up_answer(2, status::SUCCESS, 1, b"");

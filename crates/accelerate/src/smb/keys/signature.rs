@@ -1,8 +1,8 @@
 //! Signatures of messages ([MS-SMB2] §3.1.4.1, Signing An Outgoing Message; §3.1.5.1, Verifying an
 //! Incoming Message).
 //!
-//! A message is given in as many pieces as it comes in. The sixteen bytes where the signature stands
-//! count as zeros.
+//! A message is handed in in the pieces in which it arrives. The sixteen bytes of the signature
+//! field count as zeros.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use zeroize::Zeroize;
 
 use crate::smb::wire::header::{LENGTH, SIGNATURE_AT, Smb2Header, command, flag};
 
-/// How messages are signed ([MS-SMB2] §2.2.3.1.7, SMB2_SIGNING_CAPABILITIES).
+/// The algorithm that signs messages ([MS-SMB2] §2.2.3.1.7, SMB2_SIGNING_CAPABILITIES).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum SigningAlgorithm {
     /// SMB 2.
@@ -79,7 +79,8 @@ impl fmt::Debug for SigningKey {
     }
 }
 
-/// What a message may be acted upon by: it bears the session's signature. Only the verifier makes it.
+/// The proof that a message bears the session's signature, without which it must not be acted upon.
+/// Only the verifier makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VerifiedSignature(());
 
@@ -129,13 +130,13 @@ impl SigningKey {
         mac
     }
 
-    /// Whether a whole message bears this session's signature.
+    /// Verifies that a whole message bears this session's signature.
     pub(crate) fn verify(&self, message: &[u8]) -> Option<VerifiedSignature> {
         Smb2Header::parse(message).ok()?;
         self.begin(message).verify()
     }
 
-    /// Signs a message whose parts follow one another; the header stands in the first.
+    /// Signs a message whose parts follow one another; the first contains the header.
     pub(crate) fn sign<'a>(&self, front: &mut [u8], rest: impl IntoIterator<Item = &'a [u8]>) {
         let flags = u32::from_le_bytes([front[16], front[17], front[18], front[19]]);
         front[16..20].copy_from_slice(&(flags | flag::SIGNED).to_le_bytes());
@@ -187,14 +188,15 @@ impl SignatureMac {
         }
     }
 
-    /// Whether the message, now whole, bears the signature that its header says.
+    /// Verifies that the message, now whole, bears the signature in its header.
     pub(crate) fn verify(self) -> Option<VerifiedSignature> {
         let given = self.given;
         bool::from(self.finish().ct_eq(&given)).then_some(VerifiedSignature(()))
     }
 }
 
-/// AES-GCM of no text, with the message as what is authenticated beside it (NIST SP 800-38D §7.1).
+/// AES-GCM without plaintext, with the message as the additional authenticated data (NIST SP
+/// 800-38D §7.1).
 struct AesGmac {
     hash: GHash,
     /// The cipher's first block, which hides the hash.

@@ -37,7 +37,7 @@ fn a_published_answer_is_verified_and_no_other() {
 }
 
 #[test]
-fn what_is_signed_is_verified_however_it_is_cut() {
+fn signature_is_independent_of_fragmentation() {
     for algorithm in [
         SigningAlgorithm::HmacSha256,
         SigningAlgorithm::AesCmac,

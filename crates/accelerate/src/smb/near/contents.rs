@@ -1,4 +1,4 @@
-//! What the near half has of one open's file: blocks that were read ahead, and where the file ends.
+//! The near half's data of one open's file: blocks that were read ahead, and the end of the file.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use bytes::Bytes;
 
 use super::super::config::{AHEAD_BLOCK_MAX, AHEAD_MAX};
 
-/// More than the far half may have sent; at this much it does not keep to its own limit, and
-/// everything is dropped.
+/// The limit of stored bytes, more than the far half may send; beyond it the far half exceeds its
+/// own limit, and everything is dropped.
 pub(crate) const BYTES_MAX: u64 = AHEAD_MAX + 4 * AHEAD_BLOCK_MAX as u64;
 
-/// What answers a READ.
+/// The answer to a READ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CachedRead {
-    /// These bytes, fewer than asked for only at the file's end.
+    /// These bytes, fewer than requested only at the file's end.
     Data { pieces: Vec<Bytes>, length: u32 },
     /// The file ends before.
     End,
@@ -25,7 +25,7 @@ struct FileBlock {
     length: u64,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct FileContents {
     blocks: BTreeMap<u64, FileBlock>,
@@ -49,8 +49,9 @@ impl FileContents {
         self.end = Some(end);
     }
 
-    /// Keeps a block. Those that begin within it are older, of a time when the client was elsewhere in the file: the
-    /// far half counts on none of them, and they would hide what follows them in the new one.
+    /// Keeps a block, and removes older ones that begin within it: they come from an earlier
+    /// position of the client, the far half counts on none of them, and they would hide the rest of
+    /// the new one.
     pub(crate) fn insert(&mut self, offset: u64, pieces: Vec<Bytes>) {
         let length: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
         let within = self.blocks.range(offset..offset.saturating_add(length));
@@ -69,7 +70,7 @@ impl FileContents {
         }
     }
 
-    /// What answers a READ of `length` bytes at `offset`, if all of it is here.
+    /// Returns the answer to a READ of `length` bytes at `offset`, if all of it is available.
     pub(crate) fn find(&self, offset: u64, length: u32) -> Option<CachedRead> {
         let mut end = offset.checked_add(u64::from(length))?;
         if let Some(file_end) = self.end {
@@ -112,7 +113,7 @@ impl FileContents {
         self.bytes = 0;
     }
 
-    /// Forgets the blocks wholly before `offset`: a serial reader does not come back to them.
+    /// Forgets the blocks wholly before `offset`: a serial reader does not return to them.
     pub(crate) fn drop_before(&mut self, offset: u64) {
         while let Some(entry) = self.blocks.first_entry() {
             if entry.key() + entry.get().length > offset {
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn every_range_of_blocks_in_pieces_is_found_and_no_other() {
+    fn exactly_the_stored_ranges_are_found() {
         let file: Vec<u8> = (0..60).collect();
         let mut contents = FileContents::default();
         for (offset, cut) in [(40, 45), (0, 7), (20, 20)] {
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_block_of_before_hides_nothing_of_a_longer_one() {
+    fn old_short_block_hides_no_longer_one() {
         let mut contents = FileContents::default();
         contents.insert(600, vec![Bytes::from(vec![6; 10])]);
         contents.insert(700, vec![Bytes::from(vec![7; 90])]);

@@ -1,5 +1,5 @@
-//! What came ahead about a share's file system, and the question that it answers. The server answers
-//! that too, and is not heard (`replies`).
+//! The prefetched answers about a share's file system, and the queries that they answer. The server
+//! answers the queries as well, but its answers are discarded (`replies`).
 
 use bytes::Bytes;
 use vocab::Time;
@@ -11,18 +11,18 @@ use crate::smb::wire::frame::frame_header;
 use crate::smb::wire::header::{self, Smb2Header, status};
 use crate::smb::wire::query_info::{FileSystemQuestion, answer_body};
 
-/// What the server said as an open was made.
+/// The server's answer to a query that was sent as an open was made.
 #[derive(Debug)]
 pub(super) struct FileSystemReply {
     pub(super) class: u8,
-    /// The client's frames that had come before the server was asked.
+    /// The client's frames that had arrived before the query to the server.
     pub(super) position: u64,
     pub(super) answer: Bytes,
     pub(super) at: Time,
 }
 
 impl Smb2NearHalf {
-    /// It has come ahead.
+    /// Stores a prefetched answer.
     pub(super) fn store_file_system_reply(
         &mut self,
         now: Time,
@@ -62,7 +62,7 @@ impl Smb2NearHalf {
         }
     }
 
-    /// Answers the question, if what came ahead does.
+    /// Answers the query, if the prefetched answer fits.
     fn answer_file_system(
         &mut self,
         now: Time,

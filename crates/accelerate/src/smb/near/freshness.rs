@@ -1,8 +1,8 @@
-//! How fresh the near half's licences are.
+//! The freshness of the near half's licences.
 //!
-//! It sends numbered beats along with what its client says; the far half repeats each number as
-//! long as it has nothing to revoke before it. A number that comes back proves that what was not
-//! revoked by then was held when the beat left here, and so may be relied on for
+//! It sends numbered beats along with the client's messages. The far half repeats each number as
+//! long as it has nothing to revoke before it. A repeated number proves that licences which were
+//! not revoked by then were held when the beat left here. They may therefore be relied on for
 //! [`FRESH_FOR`] from that moment, by this clock alone.
 
 use std::collections::VecDeque;
@@ -11,10 +11,10 @@ use vocab::Time;
 
 use super::super::config::{BEAT_EVERY, FRESH_FOR};
 
-/// Beats that may be unanswered; a path that answers none needs no more of them.
+/// The limit of unanswered beats; a path that answers none needs no more of them.
 const BEATS_MAX: usize = 64;
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct LicenceFreshness {
     sent: u64,
@@ -36,7 +36,7 @@ impl LicenceFreshness {
         Some(self.sent)
     }
 
-    /// A number has come back.
+    /// Handles a repeated number.
     pub(crate) fn heard(&mut self, number: u64) {
         while let Some((sent, at)) = self.unanswered.front().copied() {
             if sent > number {
@@ -47,13 +47,13 @@ impl LicenceFreshness {
         }
     }
 
-    /// Nothing may be relied on until the next number comes back.
+    /// Ends the freshness until the next repeated number.
     pub(crate) fn expire(&mut self) {
         self.until = None;
         self.unanswered.clear();
     }
 
-    /// Whether licences may be relied on.
+    /// Returns true if licences may be relied on.
     pub(crate) fn is_fresh(&self, now: Time) -> bool {
         self.until.is_some_and(|until| now < until)
     }

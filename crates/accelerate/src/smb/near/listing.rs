@@ -15,7 +15,7 @@ use crate::smb::wire::directory::{QueryDirectoryRequest, answer_body};
 use crate::smb::wire::frame::frame_header;
 use crate::smb::wire::header::{self, Smb2Header, status};
 
-/// One answer that came ahead.
+/// One prefetched answer.
 #[derive(Debug)]
 struct PrefetchedAnswer {
     query: DirectoryQuery,
@@ -30,9 +30,9 @@ struct PrefetchedAnswer {
 pub(super) struct PrefetchedListing {
     answers: VecDeque<PrefetchedAnswer>,
     waiting: VecDeque<UnansweredQuery>,
-    /// The client has been given the first of what came with the open, and goes on.
+    /// The client has received the first entries that came with the open, and continues.
     is_begun: bool,
-    /// The client has closed it: what it asks behind that is the server's to answer.
+    /// The client has closed it: its later requests are the server's to answer.
     pub(super) is_closed: bool,
     /// Answers from before this frame of the client's are dropped.
     dropped_at: u64,
@@ -41,11 +41,12 @@ pub(super) struct PrefetchedListing {
 #[derive(Clone, Copy, Debug)]
 struct UnansweredQuery {
     message_id: u64,
-    /// Its frame: what is read behind it comes with this position or a later one.
+    /// The position of its frame: data that is read behind it arrives with this position or a later
+    /// one.
     position: u64,
-    /// It is not answered by what comes ahead, and what came before it answers none behind it.
+    /// No prefetched entry answers it, and no earlier one answers a request behind it.
     is_unseen: bool,
-    /// The client's last frame before it that may have changed what directories hold.
+    /// The client's last frame before it that may have changed the entries of directories.
     names_changed_at: u64,
 }
 
@@ -55,14 +56,14 @@ impl PrefetchedListing {
         self.answers.iter().map(|answer| answer.length).sum()
     }
 
-    /// Drops what came with the open, if the client has been given nothing of it.
+    /// Drops the entries that came with the open, if the client has received none of them.
     fn forget_fresh(&mut self) {
         if !self.is_begun {
             self.answers.retain(|answer| !answer.is_fresh);
         }
     }
 
-    /// What came before this frame of the client's answers nothing any more.
+    /// Drops all answers from before this frame of the client's.
     fn drop_answers(&mut self, at: u64) {
         self.answers.clear();
         self.is_begun = false;
@@ -80,7 +81,7 @@ pub(super) struct IncomingListing {
 }
 
 impl Smb2NearHalf {
-    /// An answer has come ahead.
+    /// Stores a prefetched answer.
     pub(super) fn listed(&mut self, now: Time, coming: IncomingListing, pieces: Vec<Bytes>) {
         let names_changed_at = self.names_changed_at;
         let Some(open) = self.opens.get_mut(&coming.file) else {
@@ -140,7 +141,7 @@ impl Smb2NearHalf {
         self.fresh_listings = files;
     }
 
-    /// The client asks for something that may change what directories hold.
+    /// Handles a client's request that may change the entries of directories.
     pub(super) fn names_may_change(&mut self, at: u64) {
         self.names_changed_at = at;
         for file in std::mem::take(&mut self.fresh_listings) {
@@ -238,7 +239,7 @@ impl Smb2NearHalf {
         }
     }
 
-    /// The far half counts a request for names as answered by what it sent.
+    /// Handles the far half's report that prefetched entries answer a request for names.
     pub(super) fn list_settled(&mut self, message_id: u64) {
         match self.pending.remove(&message_id) {
             Some(PendingRequest::Lists {

@@ -1,21 +1,23 @@
-//! The near half: the client's server, for what it has a licence to answer.
+//! The near half: the client's server, for requests that it has a licence to answer.
 //!
-//! All that the client sends passes to the far half at once and unaltered, READs and WRITEs that
-//! are answered here too; so the far half sees everything in order, and this half never holds a byte
-//! back that way. What the server sends passes as well, but for answers to what was answered here.
+//! All messages of the client pass to the far half at once and unaltered, including READs and
+//! WRITEs that are answered here. So the far half sees everything in order, and this half holds no
+//! byte back in that direction. The server's messages pass as well, except answers to requests that
+//! were answered here.
 //!
 //! ```text
 //!             Engaged, from the far half
 //!   Passing ─────────────────────────────► Serving ── bytes that cannot be ──► Close
 //! ```
-//! Passing, bytes of the server's go on as they came, so that the far half may still let go.
+//! While Passing, the server's bytes pass unchanged, so that the far half may still let go.
 //!
-//! A READ is answered when all of it has come ahead (`contents`), a WRITE as soon as it has passed,
-//! both only for opens with a licence, while licences are fresh (`freshness`), and as the server
-//! would: of a session that signs only what bears a valid signature, and with one, under the key
-//! that the far half has handed over; what is encrypted it opens and seals (`sealing`). So is the CLOSE of an open through which nothing was changed.
-//! A WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its open: the
-//! data is lost, and nobody must take it for kept.
+//! A READ is answered when all of its data has been prefetched (`contents`), a WRITE as soon as it
+//! has passed, both only for opens with a licence, while licences are fresh (`freshness`), and as
+//! the server would. In a signed session only messages with a valid signature are answered, with
+//! one, under the key that the far half has handed over; encrypted messages are decrypted and
+//! encrypted (`sealing`). The CLOSE of an open through which nothing was changed is answered as
+//! well. A WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its open:
+//! the data is lost, and no client may believe it stored.
 
 pub(crate) mod contents;
 mod file_system;
@@ -49,7 +51,7 @@ use freshness::LicenceFreshness;
 use listing::{IncomingListing, PrefetchedListing};
 use offers::OpenOffers;
 
-/// Where the half stands; see the drawing above.
+/// The state of the half; see the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NearState {
     Passing,
@@ -64,7 +66,7 @@ struct LicensedOpen {
     licence: OpenLicence,
     /// Revoked.
     is_over: bool,
-    /// Closed by the client: what it asks behind that is the server's to answer.
+    /// Closed by the client: its later requests are the server's to answer.
     is_closed: bool,
     contents: FileContents,
     /// As long as READs of that time are not answered.
@@ -75,9 +77,9 @@ struct LicensedOpen {
     waiting: Vec<u64>,
     /// The lease that it shares with others, whose changes are its own.
     lease: Option<LeaseKey>,
-    /// What went wrong with a WRITE that was answered.
+    /// The status of an answered WRITE that failed later.
     lost: Option<u32>,
-    /// Something was changed through it: what comes of that its CLOSE tells.
+    /// A change was made through it: its CLOSE reports the result.
     is_changed: bool,
     listing: PrefetchedListing,
     file_system: Option<FileSystemReply>,
@@ -95,7 +97,7 @@ impl LicensedOpen {
         self.drop_earlier(pending);
     }
 
-    /// Drops what no READ waits for.
+    /// Drops the contents that no READ waits for.
     fn drop_earlier(&mut self, pending: &HashMap<u64, PendingRequest>) {
         if self.earlier.is_empty() {
             return;
@@ -118,7 +120,7 @@ impl LicensedOpen {
         });
     }
 
-    /// What was read of its file at the time of this frame of the client's.
+    /// Returns the file contents that were valid at the time of this frame of the client's.
     fn contents_of(&mut self, position: u64) -> Option<&mut FileContents> {
         if position >= self.changed_at {
             return Some(&mut self.contents);
@@ -129,12 +131,13 @@ impl LicensedOpen {
     }
 }
 
-/// What a file held before a change, for READs that were asked before it: the server would answer them
-/// behind it, and perhaps behind a CLOSE.
+/// The contents of a file before a change, for READs that were sent before it. The server would
+/// answer them after the change, and perhaps after a CLOSE.
 #[derive(Debug)]
 struct EarlierContents {
     contents: FileContents,
-    /// Data is of it that was read behind this frame of the client's, and READs before that one.
+    /// The range of the client's frames that the contents are valid for: data read behind this
+    /// frame, and READs before the other.
     from: u64,
     until: u64,
 }
@@ -145,7 +148,7 @@ impl EarlierContents {
     }
 }
 
-/// A request of the client's on a licensed open, under way to the server.
+/// A client's request on a licensed open, outstanding at the server.
 #[derive(Clone, Debug)]
 enum PendingRequest {
     Read {
@@ -155,7 +158,7 @@ enum PendingRequest {
         position: u64,
         /// The client has its answer from here.
         is_answered: bool,
-        /// The client was told to wait for the server.
+        /// The server answers it: the client received an interim response.
         is_servers: bool,
     },
     Write {
@@ -175,13 +178,13 @@ enum PendingRequest {
         header: Smb2Header,
         request: QueryDirectoryRequest,
         is_answered: bool,
-        /// The client was told to wait for the server.
+        /// The server answers it: the client received an interim response.
         is_servers: bool,
     },
     /// Another request.
     Asks {
         file: FileId,
-        /// One that what comes ahead may answer.
+        /// A query that the prefetched answer may fit.
         file_system: Option<(Smb2Header, FileSystemQuestion)>,
         /// The client has its answer from here.
         is_answered: bool,
@@ -200,7 +203,7 @@ struct IncomingBlock {
     pieces: Vec<Bytes>,
 }
 
-/// What it is of.
+/// The kind of data in the block.
 #[derive(Clone, Copy, Debug)]
 enum BlockKind {
     Contents {
@@ -211,7 +214,7 @@ enum BlockKind {
     Names(IncomingListing),
 }
 
-/// What is done with the rest of the message that the far half is passing on.
+/// The handling of the rest of the message that the far half is passing on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestRemainder {
     Pass,
@@ -224,16 +227,16 @@ struct AlteredMessage {
     key: SigningKey,
     head: Smb2MessageHead,
     rest: Vec<Bytes>,
-    /// Bytes that are still to come.
+    /// The number of outstanding bytes.
     left: usize,
 }
 
-/// How a session encrypts.
+/// The encryption of a session.
 #[derive(Debug)]
 struct ClientSealing {
     client: SealingKey,
     may_store: bool,
-    /// Of what goes to the client in the server's place.
+    /// The sealer of messages to the client in the server's place.
     sealer: MessageSealer,
 }
 
@@ -249,7 +252,7 @@ struct GatheredAnswer {
 enum PassingRequest {
     Read(Smb2Header, ReadRequest),
     Write(Smb2Header, WriteRequest, usize),
-    /// A CLOSE that asks for nothing, and whether it may be answered here.
+    /// A CLOSE without a query for attributes, and true if it may be answered here.
     Close(Smb2Header, bool),
     Lists(Smb2Header, QueryDirectoryRequest),
     FileSystem(Smb2Header, FileSystemQuestion),
@@ -257,7 +260,7 @@ enum PassingRequest {
     Opens(Smb2Header, Vec<u8>),
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Smb2NearHalf {
     state: NearState,
@@ -268,7 +271,7 @@ pub(crate) struct Smb2NearHalf {
     is_blind: bool,
     /// Frames of the client's that have passed.
     position: u64,
-    /// What the frame under way has been about.
+    /// The chain of the frame in progress.
     chain: CompoundChain,
     passing: Option<PassingRequest>,
     /// Its signature, as far as it has passed.
@@ -276,9 +279,9 @@ pub(crate) struct Smb2NearHalf {
 
     /// Keys of sessions that sign, from the far half.
     keys: HashMap<u64, SigningKey>,
-    /// The same of sessions that encrypt.
+    /// The same for sessions that encrypt.
     sealing: HashMap<u64, ClientSealing>,
-    /// Bytes of what the splitter holds that have passed already.
+    /// The bytes in the splitter that have passed already.
     passed: usize,
 
     answers: Smb2Splitter,
@@ -292,11 +295,11 @@ pub(crate) struct Smb2NearHalf {
     opens: BTreeMap<FileId, LicensedOpen>,
     pending: HashMap<u64, PendingRequest>,
     incoming: Option<IncomingBlock>,
-    /// The last frame of the client's of which nothing is known.
+    /// The client's last frame that could not be read.
     unread_at: u64,
-    /// The frame of the client's that last may have changed what directories hold.
+    /// The client's last frame that may have changed the entries of directories.
     names_changed_at: u64,
-    /// Opens whose first names came with them and may not have been asked for.
+    /// The opens whose first names came with them and may be unrequested.
     fresh_listings: Vec<FileId>,
     offers: OpenOffers,
     received: u64,
@@ -509,8 +512,9 @@ impl Smb2NearHalf {
         self.opens.insert(licence.file, open);
     }
 
-    /// An open, whose licence has come, shares a lease. The client may have changed the file through another
-    /// of the same while this one was under way; through any else it would have broken the lease.
+    /// Handles a licensed open that shares a lease. The client may have changed the file through
+    /// another open of the lease while this one was outstanding; a change through any other open
+    /// would have broken the lease.
     fn is_of_lease(&mut self, file: FileId, key: LeaseKey) {
         let kin = self.opens.values().filter(|open| open.lease == Some(key));
         let changed_at = kin.map(|open| open.changed_at).max();
@@ -532,7 +536,7 @@ impl Smb2NearHalf {
         });
     }
 
-    /// Payload of a block; what is left when the block is complete.
+    /// Takes payload of a block. Returns the rest when the block is complete.
     fn incoming(&mut self, now: Time, mut bytes: Bytes) -> Bytes {
         let Some(incoming) = &mut self.incoming else {
             return bytes;
@@ -574,7 +578,8 @@ impl Smb2NearHalf {
         bytes
     }
 
-    /// Where what was read of a file behind this frame of the client's belongs.
+    /// Returns the contents that data belongs to if it was read of a file behind this frame of the
+    /// client's.
     fn contents_at(&mut self, file: FileId, position: u64) -> Option<&mut FileContents> {
         let open = self.opens.get_mut(&file).filter(|open| !open.is_over)?;
         open.contents_of(position)
@@ -589,7 +594,7 @@ impl Smb2NearHalf {
         contents.map(FileContents::bytes).sum()
     }
 
-    /// Whether answers may be given for this open, by the request's own session and tree.
+    /// Returns the open if answers may be given for it to the request's own session and tree.
     fn serves(&self, now: Time, file: FileId, header: &Smb2Header) -> Option<&LicensedOpen> {
         let open = self.opens.get(&file)?;
         // What was signed or encrypted when the open was made and is not now is for the server to judge;
@@ -698,7 +703,7 @@ impl AcceleratorHalf for Smb2NearHalf {
     }
 }
 
-/// What a message alone in its frame is, if it may be answered here.
+/// Classifies a message alone in its frame that may be answered here.
 fn passing(head: &Smb2MessageHead) -> Option<PassingRequest> {
     use super::wire::header::command;
     if !head.is_single() {

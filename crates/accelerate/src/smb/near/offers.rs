@@ -1,6 +1,6 @@
 //! Opens that the far half has made ahead, and the CREATEs that they answer (docs/decisions/0061).
 //!
-//! How old one is at most follows from this half's clock alone: it was made behind the frame of the
+//! This half's clock alone bounds the age of an offer: the open was made behind the frame of the
 //! client's that it names, and so after that frame passed here.
 
 use std::collections::{HashMap, VecDeque};
@@ -17,8 +17,8 @@ use crate::smb::wire::FileId;
 use crate::smb::wire::frame::frame_header;
 use crate::smb::wire::header::{self, Smb2Header, status};
 
-/// Frames whose time is remembered, and for how long: three for each file that is gone through in the
-/// time for which offers are of use.
+/// The number of frames whose time is remembered: three for each file that is opened while offers
+/// are usable.
 const FRAMES_MAX: usize = 1_024;
 const FRAMES_KEPT: Duration = Duration::from_secs(10);
 
@@ -30,13 +30,13 @@ struct OfferedOpen {
     answer: Bytes,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct OpenOffers {
     offers: HashMap<FileId, OfferedOpen>,
-    /// When the client's last frames passed, by their numbers.
+    /// The times at which the client's last frames passed, by their numbers.
     passed: VecDeque<(u64, Time)>,
-    /// What was opened before this frame of the client's is given no more.
+    /// Opens from before this frame of the client's are no longer offered.
     dropped_at: u64,
 }
 
@@ -59,7 +59,7 @@ impl OpenOffers {
         self.dropped_at = position;
     }
 
-    /// How old at most something is that was done behind this frame.
+    /// The greatest age of an operation that was done behind this frame.
     fn age(&self, now: Time, position: u64) -> Option<Duration> {
         let first = self.passed.front()?.0;
         let (_, at) = self.passed.get(position.checked_sub(first)? as usize)?;
@@ -73,7 +73,7 @@ impl OpenOffers {
 }
 
 impl Smb2NearHalf {
-    /// The far half has opened a file ahead; its licence has come.
+    /// Stores the licence of a file that the far half has opened ahead.
     pub(super) fn offered(
         &mut self,
         file: FileId,

@@ -1,5 +1,5 @@
-//! The server's messages as they pass to the client: answers to what was answered here are kept
-//! back, and losses are reported.
+//! The server's messages on their way to the client: answers to requests that were answered here
+//! are kept back, and losses are reported.
 
 use bytes::{Bytes, BytesMut};
 
@@ -201,7 +201,7 @@ impl Smb2NearHalf {
         }
     }
 
-    /// Passes an answer on, with what was lost before in place of its own status.
+    /// Passes an answer on, with an earlier loss in place of its own status.
     fn report(&mut self, file: FileId, mut head: Smb2MessageHead) {
         let lost = self.opens.get(&file).and_then(|open| open.lost);
         let Some(lost) = lost else {
@@ -245,7 +245,7 @@ impl Smb2NearHalf {
         self.sign_altered();
     }
 
-    /// Signs the message that was altered, once all of it is there, and passes it on.
+    /// Signs the altered message, once it is complete, and passes it on.
     fn sign_altered(&mut self) {
         let Some(mut altered) = self.altered.take_if(|altered| altered.left == 0) else {
             return;

@@ -21,8 +21,8 @@ use crate::smb::wire::transfer::{
 };
 use crate::{AcceleratorOutput, ReasonCode};
 
-/// The answer to a CLOSE that asks for nothing: its fixed length, and zeros ([MS-SMB2] §2.2.16,
-/// CLOSE Response).
+/// The answer to a CLOSE without a query for attributes: its fixed length, and zeros ([MS-SMB2]
+/// §2.2.16, CLOSE Response).
 const CLOSE_ANSWER: [u8; 60] = {
     let mut body = [0; 60];
     body[0] = 60;
@@ -32,11 +32,11 @@ const CLOSE_ANSWER: [u8; 60] = {
 /// The longest CREATE that an offer may answer: a path of a thousand characters.
 const OFFERED_MAX: usize = header::LENGTH + 56 + 2 * 1_024;
 
-/// What a credit pays for ([MS-SMB2] §3.1.5.2, Calculating the CreditCharge).
+/// The number of bytes that one credit pays for ([MS-SMB2] §3.1.5.2, Calculating the CreditCharge).
 const CREDIT_BYTES: u32 = 65_536;
 
 impl Smb2NearHalf {
-    /// Bytes of the client's: they go on at once, payload apart, and then are looked at.
+    /// Handles the client's bytes: they pass at once, payload apart, and then are parsed.
     pub(super) fn request_bytes(&mut self, now: Time, bytes: Bytes) {
         if self.is_blind {
             let segment = FlowSegment::payload(bytes);
@@ -74,7 +74,7 @@ impl Smb2NearHalf {
         }
     }
 
-    /// Cuts bytes into runs of payload and of the rest, and into what they mean.
+    /// Cuts bytes into runs of payload and others, and into the parsed pieces.
     fn split(&mut self, bytes: Bytes) -> (Vec<(SegmentKind, usize)>, Vec<SplitterPiece>) {
         let mut runs = PayloadRuns {
             passed: self.requests.held(),
@@ -200,8 +200,8 @@ impl Smb2NearHalf {
         }
     }
 
-    /// An open is locked: by a lock that may be shared against its own holder's WRITEs, by any against those
-    /// through other opens of its lease.
+    /// Handles a lock on an open: a possibly shared lock excludes its own holder's WRITEs, and any
+    /// lock those through other opens of its lease.
     fn locks(&mut self, file: FileId, may_be_shared: bool) {
         let Some(lease) = self.opens.get(&file).map(|open| open.lease) else {
             return;
@@ -215,8 +215,8 @@ impl Smb2NearHalf {
         }
     }
 
-    /// Whether the CLOSE of an open may be answered here: nothing was changed through it, so that
-    /// there is nothing that could fail, and nothing else that was asked of it is unanswered.
+    /// Returns true if the CLOSE of an open may be answered here: nothing was changed through the
+    /// open, so that nothing can fail, and no other request for it is unanswered.
     fn may_close(&self, now: Time, file: FileId, header: &Smb2Header) -> bool {
         let Some(open) = self.serves(now, file, header) else {
             return false;
@@ -265,7 +265,7 @@ impl Smb2NearHalf {
         }
     }
 
-    /// Notes a request whose answer this half gives, or has something to say to.
+    /// Records a request whose answer this half gives or modifies.
     fn expect_answer(&mut self, head: &Smb2MessageHead, touch: RequestEffect) {
         let Some(file) = touch.file().filter(|file| self.opens.contains_key(file)) else {
             return;
@@ -369,7 +369,7 @@ impl Smb2NearHalf {
         }
     }
 
-    /// Answers the READs of an open that what has come since allows to answer.
+    /// Answers the READs of an open for which data has arrived since.
     pub(super) fn answer_waiting(&mut self, now: Time, file: FileId) {
         let Some(open) = self.opens.get(&file) else {
             return;
@@ -391,8 +391,8 @@ impl Smb2NearHalf {
         }
     }
 
-    /// The far half counts a READ as answered by what it sent, and had nothing to revoke before that:
-    /// so it is answered here whatever has become of the licence meanwhile.
+    /// Handles the far half's report that sent data answers a READ, with nothing revoked before:
+    /// the READ is answered here whatever the licence's later state.
     pub(super) fn settled(&mut self, message_id: u64) {
         if let Some(PendingRequest::Lists { .. }) = self.pending.get(&message_id) {
             return self.list_settled(message_id);
@@ -557,7 +557,7 @@ impl Smb2NearHalf {
         }
     }
 
-    /// Gives the client bytes of an answer from here, behind what is passing.
+    /// Gives the client bytes of an answer from here, behind the message that is passing.
     fn reply(&mut self, bytes: Bytes) {
         let is_free = self.answers.at_boundary() && self.sealed.is_none();
         if is_free && self.state == NearState::Serving {
@@ -568,7 +568,7 @@ impl Smb2NearHalf {
     }
 }
 
-/// How the bytes of one input divide into payload and the rest.
+/// The division of an input's bytes into payload and the rest.
 struct PayloadRuns {
     /// Bytes of the first pieces that have passed with an earlier input.
     passed: usize,
@@ -596,7 +596,8 @@ impl PayloadRuns {
     }
 }
 
-/// Whether the client paid for so many bytes; one that did not shall hear it from the server.
+/// Returns true if the client's credit charge covers so many bytes. If not, the server reports the
+/// error.
 fn is_paid(header: &Smb2Header, bytes: u32) -> bool {
     bytes <= CREDIT_BYTES * u32::from(header.charge())
 }

@@ -1,9 +1,9 @@
 //! Encrypted messages at the client's end.
 //!
-//! Until the far half has handed over a session's keys, what is encrypted passes as it comes and is only
-//! counted. From then on frames are gathered and opened, and go on in the clear, each behind
-//! [`HalfFrame::Sealed`]; one that no key opens goes on as it came, for the far half to judge. What the far half
-//! marks so is sealed for the client when all of it is there.
+//! Until the far half has handed over a session's keys, encrypted messages pass unchanged and are
+//! only counted. Afterwards frames are gathered and decrypted, and pass in the clear, each behind
+//! [`HalfFrame::Sealed`]; one that no key decrypts passes unchanged, for the far half to judge.
+//! Messages that the far half marks so are encrypted for the client once they are complete.
 
 use bytes::{Buf, Bytes, BytesMut};
 use vocab::{FlowSegment, SegmentKind, Time};
@@ -42,7 +42,7 @@ impl Smb2NearHalf {
         self.sealing.insert(session, sealing);
     }
 
-    /// Bytes of the client's, of which some may be encrypted with a key that is known.
+    /// Handles the client's bytes; some may be encrypted with a known key.
     pub(super) fn open_bytes(&mut self, now: Time, bytes: Bytes) {
         self.requests.push(bytes);
         loop {
@@ -59,7 +59,7 @@ impl Smb2NearHalf {
         }
     }
 
-    /// A frame with an encrypted message is there.
+    /// Handles a frame with an encrypted message.
     fn sealed_request(&mut self, now: Time, frame: BytesMut) {
         let frame = frame.freeze();
         // The beginning of one that came before the keys has gone on as it was.
@@ -109,7 +109,7 @@ impl Smb2NearHalf {
         }
     }
 
-    /// Sends bytes to the far half, but for those that have passed before.
+    /// Sends bytes to the far half, except those that have passed before.
     fn send_far(&mut self, kind: SegmentKind, mut bytes: Bytes) {
         let passed = self.passed.min(bytes.len());
         self.passed -= passed;
@@ -120,8 +120,8 @@ impl Smb2NearHalf {
         }
     }
 
-    /// A frame of the client's has passed, and nothing is known of it: it may change any directory or
-    /// file. It names no open that is served, for when it was sent the client knew of none.
+    /// Handles a passed client frame with unknown content: it may change any directory or file. It
+    /// names no served open, because the client knew none when it was sent.
     pub(super) fn passed_unread(&mut self, now: Time) {
         self.position += 1;
         self.unread_at = self.position;

@@ -1,4 +1,4 @@
-//! Which of the two, SMB 1 or SMB 2, a flow speaks.
+//! The selection of a flow's dialect, SMB 1 or SMB 2.
 //!
 //! ```text
 //!                  the client begins with SMB 2, or says more before it is answered
@@ -6,10 +6,11 @@
 //!              ├── its one message of SMB 1 is answered in SMB 2 ─────────────────► SMB 2
 //!              └── it is answered in SMB 1 ───────────────────────────────────────► SMB 1
 //! ```
-//! A client that speaks both offers dialects of both in a NEGOTIATE of SMB 1 ([MS-SMB2] §3.3.5.3.1), and the
-//! server's answer tells. While it is not known, everything goes through the half for SMB 2, which passes
-//! that one message as it came. Both halves see the same answer behind the same message, and so agree; the
-//! near half says so, too, and without its word the far half serves nothing.
+//! A client that speaks both offers dialects of both in a NEGOTIATE of SMB 1 ([MS-SMB2]
+//! §3.3.5.3.1), and the server's answer decides. Until then all bytes go through the half for SMB
+//! 2, which passes that one message unchanged. Both halves see the same answer behind the same
+//! message, and so agree. The near half also reports its result, without which the far half serves
+//! nothing.
 
 use std::collections::VecDeque;
 
@@ -22,7 +23,7 @@ use super::{far, near};
 use crate::smb::config::{ConsistencyMode, SmbSettings};
 use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput};
 
-/// What has to be seen of a frame to know whose it is.
+/// The bytes of a frame that show its dialect.
 const LOOK: usize = FRAME_HEADER + MAGIC.len();
 
 /// A half for SMB 1, from where the other was.
@@ -32,29 +33,29 @@ pub(crate) enum Smb1Alternative {
     Far(SmbSettings),
 }
 
-/// What has been seen.
+/// The observed bytes.
 #[derive(Debug, Default)]
 struct NegotiateObservation {
     /// The client's bytes, as long as they may be one message of SMB 1.
     asked: Smb1Splitter,
     /// One has been there whole, and nothing behind it.
     has_asked: bool,
-    /// The beginning of what the server says.
+    /// The beginning of the server's bytes.
     answered: Vec<u8>,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct DialectSelector {
     running: Box<dyn AcceleratorHalf>,
     /// `None` once it is known.
     seen: Option<NegotiateObservation>,
     other: Smb1Alternative,
-    /// What the half for SMB 2 had still to say.
+    /// The outputs that the half for SMB 2 still holds.
     outputs: VecDeque<AcceleratorOutput>,
 }
 
 impl DialectSelector {
-    /// A half for SMB 2, in whose place one for SMB 1 may come.
+    /// Creates a half for SMB 2 that one for SMB 1 may replace.
     pub(crate) fn new(running: Box<dyn AcceleratorHalf>, other: Smb1Alternative) -> Self {
         let is_off = matches!(&other, Smb1Alternative::Far(settings) if settings.consistency == ConsistencyMode::Off);
         Self {
@@ -103,7 +104,7 @@ impl DialectSelector {
         is_smb1
     }
 
-    /// What the server has said before it was known whose it is.
+    /// The server's bytes from before the dialect was known.
     fn early_answer(&self) -> Bytes {
         let seen = self.seen.as_ref();
         seen.map_or_else(Bytes::new, |seen| Bytes::copy_from_slice(&seen.answered))

@@ -1,16 +1,18 @@
-//! What the halves say to each other about SMB 1, beside the hosts' messages (docs/formats/smb-frames.md).
+//! The frames between the halves for SMB 1, beside the hosts' messages
+//! (docs/formats/smb-frames.md).
 //!
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard · Reply + message
 //!  near ──► far   Speaks · Beat · Received · Again · Revoked
 //! ```
-//! A frame is the content of one frame segment. Numbers are never used again, nor are they those of
-//! SMB 2's frames, which another release may send on the same flow.
+//! A frame is the content of one frame segment. Its numbers are never reused, and differ from those
+//! of SMB 2's frames, which another release may send on the same flow.
 
 use bytes::Bytes;
 use vocab::{ByteReader, ByteWriter, FlowSegment, TruncatedInput};
 
-/// The version of these frames. In the first a [`Smb1HalfFrame::Licence`] may end before the length of READs.
+/// The version of these frames. In version 1 a [`Smb1HalfFrame::Licence`] may end before the length
+/// of READs.
 pub(crate) const VERSION: u8 = 2;
 
 const SPEAKS: u8 = 64;
@@ -27,7 +29,7 @@ const AGAIN: u8 = 74;
 const REVOKED: u8 = 75;
 const REPLY: u8 = 76;
 
-/// What the near half may answer for one open.
+/// The requests that the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Smb1OpenLicence {
     pub(crate) file: u16,
@@ -37,7 +39,8 @@ pub(crate) struct Smb1OpenLicence {
     pub(crate) may_read: bool,
     /// WRITEs before the server has.
     pub(crate) may_write: bool,
-    /// READs of no more bytes than this: the server cuts what is longer. 0 where the far half does not say.
+    /// The longest READ that is answered: the server truncates longer ones. 0 where the far half
+    /// does not say.
     pub(crate) longest: u32,
 }
 
@@ -46,7 +49,7 @@ pub(crate) struct Smb1OpenLicence {
 pub(crate) enum Smb1HalfFrame {
     /// The near half has seen SMB 1 agreed upon, and follows it from the client's next message on.
     Speaks { version: u8 },
-    /// The far half has begun to alter what hosts say and will never let go without closing.
+    /// The far half has begun to alter the hosts' messages and will never let go without closing.
     Engaged { version: u8 },
     /// An open may be served.
     Licence(Smb1OpenLicence),
@@ -63,19 +66,20 @@ pub(crate) enum Smb1HalfFrame {
         position: u64,
         offset: u64,
     },
-    /// The READ at this position is answered by what was sent ahead.
+    /// The READ at this position is answered by data that was sent ahead.
     Settled { position: u64 },
     /// Nothing may be answered for this open any more.
     Revoke { file: u16 },
-    /// All up to this [`Smb1HalfFrame::Beat`] was heard.
+    /// All beats up to this [`Smb1HalfFrame::Beat`] have arrived.
     Heard { number: u64 },
     /// Numbered, so that the near half knows how fresh its licences are.
     Beat { number: u64 },
     /// Bytes of [`Smb1HalfFrame::Ahead`] payload that have arrived, in all.
     Received { bytes: u64 },
-    /// What was to answer this READ is not there any more; ask the server. With the READ's message.
+    /// The data for this READ is no longer available; the server must be asked. The READ's message
+    /// is included.
     Again { position: u64, message: Bytes },
-    /// Nothing is answered for this open any more, and all that was answered stands before this.
+    /// Nothing is answered for this open any more, and all answered requests precede this frame.
     Revoked { file: u16 },
     /// The server's next message answers the client's at this position.
     Reply { position: u64 },
@@ -210,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_read_back_as_written_and_cut_ones_are_errors() {
+    fn frames_round_trip_and_truncated_ones_fail() {
         let frames = [
             Smb1HalfFrame::Speaks { version: VERSION },
             Smb1HalfFrame::Engaged { version: VERSION },

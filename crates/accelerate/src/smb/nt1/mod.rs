@@ -7,15 +7,17 @@
 //!            and WRITE under   client's          READs ahead
 //!            a licence         messages
 //! ```
-//! Clients of its time ask for one block of 60 kB at most and wait for it. The licence is an exclusive or batch
-//! oplock, the client's own or one that the far half asks for in its NT_CREATE_ANDX ([MS-CIFS] §2.2.4.64,
-//! docs/decisions/0044 and 0067). Only unsigned connections are helped: signatures of SMB 1 are numbered through
-//! the connection ([MS-CIFS] §3.1.4.1), and leave no room for a request or an answer of ours.
+//! Clients of its time request one block of 60 kB at most and wait for it. The licence is an
+//! exclusive or batch oplock, the client's own or one that the far half requests in its
+//! NT_CREATE_ANDX ([MS-CIFS] §2.2.4.64, docs/decisions/0044 and 0067). Only unsigned connections
+//! are accelerated: signatures of SMB 1 are numbered through the connection ([MS-CIFS] §3.1.4.1),
+//! and leave no room for additional requests or answers.
 //!
-//! [`choice`] finds out which of the two a flow speaks: many clients of SMB 2 begin with a message of SMB 1.
+//! [`choice`] detects the dialect of a flow: many clients of SMB 2 begin with a message of SMB 1.
 //!
-//! What it does not do: signatures, listings, opens ahead, early answers to CLOSE, files opened by
-//! OPEN_ANDX, the commands before it or transactions, the transport of NetBIOS at port 139.
+//! It does not support signatures, prefetched listings, opens ahead, early answers to CLOSE, files
+//! opened by OPEN_ANDX, the older open commands or transactions, and the NetBIOS transport at port
+//! 139.
 
 pub(crate) mod choice;
 mod far;

@@ -1,19 +1,20 @@
-//! The near half for SMB 1: the client's server, for what it has a licence to answer.
+//! The near half for SMB 1: the client's server, for requests that it has a licence to answer.
 //!
-//! All that the client sends passes to the far half at once and unaltered, what is answered here too; so
-//! the far half sees everything in order. What the server sends passes as well, but for answers to what
-//! was answered here, which the far half names by the request's position.
+//! All messages of the client pass to the far half at once and unaltered, including those that are
+//! answered here, so the far half sees everything in order. The server's messages pass as well,
+//! except answers to requests that were answered here, which the far half names by the request's
+//! position.
 //!
 //! ```text
 //!             Engaged, from the far half
 //!   Passing ─────────────────────────────► Serving ── bytes that cannot be ──► Close
 //! ```
-//! Passing, every byte goes on as it came, so that the far half may still let go.
+//! While Passing, every byte passes unchanged, so that the far half may still let go.
 //!
-//! A READ is answered when all of it has come ahead, a WRITE as soon as it has passed, both only for opens
-//! with a licence and while licences are fresh, exactly as in SMB 2. What goes wrong with a WRITE that was
-//! answered is reported with every further WRITE, FLUSH, LOCKING, SET_FILE and CLOSE of its open, and with
-//! the end of its tree or user.
+//! A READ is answered when all of its data has been prefetched, a WRITE as soon as it has passed,
+//! both only for opens with a licence and while licences are fresh, exactly as in SMB 2. The
+//! failure of an answered WRITE is reported with every further WRITE, FLUSH, LOCKING, SET_FILE and
+//! CLOSE of its open, and with the end of its tree or user.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -35,7 +36,7 @@ use crate::smb::near::contents::{BYTES_MAX, CachedRead, FileContents};
 use crate::smb::near::freshness::LicenceFreshness;
 use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
 
-/// Where the half stands; see the drawing above.
+/// The state of the half; see the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Smb1NearState {
     Passing,
@@ -48,16 +49,16 @@ enum Smb1NearState {
 #[derive(Debug)]
 struct Smb1LicensedOpen {
     licence: Smb1OpenLicence,
-    /// Revoked, or closed by the client: what it asks behind that is the server's to answer.
+    /// Revoked, or closed by the client: its later requests are the server's to answer.
     is_over: bool,
     contents: FileContents,
-    /// What the client asked up to this message was of another open with the same file id.
+    /// The client's requests up to this message belong to another open with the same file id.
     opened_at: u64,
     /// Data that was read before this message of the client's is out of date.
     changed_at: u64,
     /// The process that has locked parts of the file, if one has.
     locker: Option<(u16, u16)>,
-    /// What went wrong with a WRITE that was answered, as the server's answer said it.
+    /// The status of an answered WRITE that failed later, as the server's answer gave it.
     lost: Option<u32>,
 }
 
@@ -75,7 +76,7 @@ impl Smb1LicensedOpen {
     }
 }
 
-/// A request of the client's under way to the server, by its position.
+/// A client's request outstanding at the server, by its position.
 #[derive(Clone, Debug)]
 enum Smb1PendingRequest {
     Read {
@@ -90,12 +91,12 @@ enum Smb1PendingRequest {
         length: u32,
         is_answered: bool,
     },
-    /// A request with whose answer a loss is reported, and what has come of the answer.
+    /// A request whose answer reports a loss, and the received part of the answer.
     Reports {
         file: u16,
         progress: TransactionProgress,
     },
-    /// The same of any open.
+    /// The same for any open.
     ReportsAny {
         progress: TransactionProgress,
         /// The server may give out a file id with its answer.
@@ -131,7 +132,7 @@ struct Smb1IncomingBlock {
     pieces: Vec<Bytes>,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Smb1NearHalf {
     state: Smb1NearState,
@@ -142,7 +143,7 @@ pub(crate) struct Smb1NearHalf {
     /// Messages of the client's that have passed.
     position: u64,
     answers: Smb1Splitter,
-    /// What the server's next message answers.
+    /// The request that the server's next message answers.
     reply: Option<u64>,
     /// The file that has a licence since the server's last message: the next one opens it.
     licensed: Option<u16>,
@@ -209,7 +210,7 @@ impl Smb1NearHalf {
             .push_back(AcceleratorOutput::LettingGo(closing));
     }
 
-    /// Bytes of the client's: they go on at once, and then are looked at.
+    /// Handles the client's bytes: they pass at once, and then are parsed.
     fn request_bytes(&mut self, now: Time, bytes: Bytes) {
         if let Some(number) = self.fresh.beat(now) {
             self.tell_far(&Smb1HalfFrame::Beat { number });
@@ -339,7 +340,7 @@ impl Smb1NearHalf {
         self.note(at, Smb1PendingRequest::Ends { tree, user });
     }
 
-    /// Notes a request on an open whose answer this half gives, or has something to say to.
+    /// Records a request on an open whose answer this half gives or modifies.
     fn expect(&mut self, at: u64, file: u16, pending: Smb1PendingRequest) {
         if self.opens.contains_key(&file) {
             self.note(at, pending);
@@ -391,7 +392,7 @@ impl Smb1NearHalf {
         self.send_client(super::wire::frame(&answer).into());
     }
 
-    /// Whether answers may be given for this open to who asks.
+    /// Returns the open if answers may be given for it to the sender of this request.
     fn serves(&self, now: Time, file: u16, header: &Smb1Header) -> Option<&Smb1LicensedOpen> {
         let open = self.opens.get(&file)?;
         (!open.is_over && open.takes(header) && self.fresh.is_fresh(now)).then_some(open)
@@ -446,7 +447,7 @@ impl Smb1NearHalf {
         true
     }
 
-    /// Answers the READs of an open that what has come since allows to answer.
+    /// Answers the READs of an open for which data has arrived since.
     fn answer_waiting(&mut self, now: Time, file: u16) {
         let mut waiting: Vec<(u64, Smb1Header, ReadAndxRequest)> = Vec::new();
         for (at, pending) in &self.pending {
@@ -474,8 +475,8 @@ impl Smb1NearHalf {
         }
     }
 
-    /// The far half counts a READ as answered by what it sent, and had nothing to revoke before that: so
-    /// it is answered here whatever has become of the licence meanwhile.
+    /// Handles the far half's report that sent data answers a READ, with nothing revoked before:
+    /// the READ is answered here whatever the licence's later state.
     fn settled(&mut self, position: u64) {
         let Some(Smb1PendingRequest::Read {
             header,
@@ -572,13 +573,14 @@ impl Smb1NearHalf {
         self.licensed = Some(licence.file);
     }
 
-    /// Where what was read of a file behind this message of the client's belongs.
+    /// Returns the contents that data belongs to if it was read of a file behind this message of
+    /// the client's.
     fn contents_at(&mut self, file: u16, position: u64) -> Option<&mut FileContents> {
         let open = self.opens.get_mut(&file)?;
         (position >= open.changed_at).then_some(&mut open.contents)
     }
 
-    /// Payload of a block; what is left when the block is complete.
+    /// Takes payload of a block. Returns the rest when the block is complete.
     fn incoming(&mut self, now: Time, mut bytes: Bytes) -> Bytes {
         let Some(incoming) = &mut self.incoming else {
             return bytes;
@@ -705,7 +707,8 @@ impl Smb1NearHalf {
         }
     }
 
-    /// Whether a message is the last of the answer to this request, and whether it may give out a file id.
+    /// Returns whether a message is the last of the answer to this request, and whether it may
+    /// contain a new file id.
     fn progress(
         &mut self,
         reply: Option<u64>,
@@ -730,7 +733,7 @@ impl Smb1NearHalf {
         }
     }
 
-    /// Passes an answer on, with what was lost before in place of its own status.
+    /// Passes an answer on, with an earlier loss in place of its own status.
     fn report(&mut self, header: &Smb1Header, frame: BytesMut, lost: Option<u32>) {
         let Some(status) = lost else {
             return self.send_client(frame.freeze());
@@ -741,19 +744,20 @@ impl Smb1NearHalf {
 }
 
 impl Smb1LicensedOpen {
-    /// Whether what this request asks is its own, and nothing that is locked against it.
+    /// Returns true if the request comes from the open's own user and tree, and no lock excludes
+    /// it.
     fn takes(&self, header: &Smb1Header) -> bool {
         (self.licence.user, self.licence.tree) == (header.user, header.tree)
             && self.locker.is_none_or(|locker| locker == process(header))
     }
 }
 
-/// The process that asks, in both halves of its id.
+/// Returns the requesting process, with both halves of its id.
 fn process(header: &Smb1Header) -> (u16, u16) {
     (header.process, header.process_high)
 }
 
-/// Whether an open ends with a tree, or with a user.
+/// Returns true if an open ends with a tree, or with a user.
 fn is_of(licence: &Smb1OpenLicence, tree: Option<u16>, user: Option<u16>) -> bool {
     tree.is_none_or(|tree| tree == licence.tree) && user.is_none_or(|user| user == licence.user)
 }

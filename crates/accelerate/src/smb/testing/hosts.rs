@@ -1,5 +1,5 @@
-//! A file server, and a client of its, as hosts that are given bytes and give bytes: for tests of
-//! whoever carries them.
+//! A file server and its client, as hosts that exchange bytes: for tests of the code that carries
+//! them.
 
 use super::messages::{self, Smb2CreateParameters};
 use super::server::Smb2Server;
@@ -36,23 +36,23 @@ impl FileServer {
         self.server.disconnect(0);
     }
 
-    /// What the file holds.
+    /// The contents of the file.
     #[must_use]
     pub fn contents(&self) -> &[u8] {
         &self.server.files[Self::NAME]
     }
 
-    /// How many opens there are.
+    /// The number of opens.
     #[must_use]
     pub fn open_count(&self) -> usize {
         self.server.open_count()
     }
 }
 
-/// What a client asks, one after the other: the first four connect it and open the file.
+/// The client's requests in order: the first four connect it and open the file.
 #[derive(Clone, Debug)]
 pub enum ClientStep {
-    /// Which dialect.
+    /// Negotiate the dialect.
     Negotiate,
     /// For a session.
     SetUp,
@@ -76,14 +76,14 @@ pub enum ClientStep {
         /// This.
         data: Vec<u8>,
     },
-    /// That it is kept.
+    /// Flush the written data.
     Flush,
 }
 
-/// A client of such a server's.
+/// A client of such a server.
 pub struct FileClient {
     client: Smb2Client,
-    /// What is not answered.
+    /// The unanswered request.
     asked: Option<(u64, ClientStep)>,
     file: FileId,
 }
@@ -120,7 +120,7 @@ impl FileClient {
         bytes
     }
 
-    /// Takes bytes of the server's. What the question that is answered with them was told: the data of a READ,
+    /// Takes the server's bytes. Returns the result of the answered request: the data of a READ,
     /// nothing of another.
     ///
     /// # Panics

@@ -1,7 +1,8 @@
-//! Users with passwords and with tickets, on both sides: how a client logs in, and what a server makes of it.
+//! Users with passwords and with tickets, on both sides: the client's login, and the server's
+//! check.
 //!
-//! Client and server come to their key by their own view of what was said; what passes between them
-//! need not be the same for both, and if it is not, their keys differ as real ones do.
+//! Client and server derive their key from their own view of the messages. The messages may differ
+//! between the two, and then the keys differ as real ones do.
 
 use super::seal::{SessionEncryption, SessionEndpoint};
 use crate::credentials::kerberos::EncryptionType;
@@ -35,28 +36,28 @@ pub(crate) const ANNA: UserLogin = UserLogin::Password {
     password: "secret",
 };
 
-/// What client and service of [`UserLogin::Ticket`] have and choose.
+/// The keys and choices of the client and the service of [`UserLogin::Ticket`].
 pub(crate) fn exchange() -> KerberosExchange {
     KerberosExchange::with(EncryptionType::Aes256Sha1)
 }
 
-/// How a client proves who it is.
+/// A client's proof of its identity.
 pub(crate) struct LoginProof {
     /// Its last token.
     pub(crate) token: Vec<u8>,
-    /// What the server says to that.
+    /// The server's answer to the token.
     pub(crate) answer: Vec<u8>,
-    /// What both sign with afterwards.
+    /// The key that both use for signing afterwards.
     pub(crate) session_key: [u8; 16],
 }
 
 impl UserLogin {
-    /// Whether there is a step before the proof.
+    /// Returns true if a step precedes the proof.
     pub(crate) fn has_two_steps(&self) -> bool {
         matches!(self, Self::Password { .. })
     }
 
-    /// The first token, which says nothing.
+    /// The first token, which is empty.
     pub(crate) fn begins() -> Vec<u8> {
         b"wrapped NTLMSSP\0\x01\0\0\0".to_vec()
     }
@@ -94,7 +95,7 @@ impl UserLogin {
     }
 }
 
-/// One end's view of what was said before its session stood.
+/// One end's hashes of the messages before its session was established.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PreauthHashes {
     connection: PreauthHash,
@@ -144,7 +145,7 @@ impl PreauthHashes {
         signing_key(dialect, algorithm, key, &self.session.0)
     }
 
-    /// How a session that was set up so is encrypted.
+    /// Returns the encryption of a session that was set up so.
     pub(crate) fn seal(
         self,
         end: SessionEndpoint,

@@ -1,4 +1,4 @@
-//! What clients say, byte for byte.
+//! The clients' messages, byte for byte.
 
 use crate::smb::wire::FileId;
 use crate::smb::wire::directory::QueryDirectoryRequest;
@@ -90,7 +90,7 @@ pub(crate) fn logoff() -> Smb2Message {
     Smb2Message::new(command::LOGOFF, vec![4, 0, 0, 0])
 }
 
-/// An IOCTL that asks for the server's interfaces.
+/// An IOCTL that queries the server's interfaces.
 pub(crate) fn query_interfaces() -> Smb2Message {
     let mut body = vec![0; 56];
     body[0] = 57;
@@ -109,7 +109,7 @@ pub(crate) fn tree_disconnect() -> Smb2Message {
     Smb2Message::new(command::TREE_DISCONNECT, vec![4, 0, 0, 0])
 }
 
-/// What a CREATE asks for.
+/// The parameters of a CREATE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Smb2CreateParameters<'a> {
     pub(crate) name: &'a str,
@@ -119,7 +119,7 @@ pub(crate) struct Smb2CreateParameters<'a> {
     pub(crate) disposition: u32,
     pub(crate) options: u32,
     pub(crate) context: Option<&'a [u8; 4]>,
-    /// The key and the state of the lease that it asks for.
+    /// The key and the state of the requested lease.
     pub(crate) lease: Option<(LeaseKey, u8)>,
 }
 
@@ -239,7 +239,7 @@ pub(crate) fn close(file: FileId) -> Smb2Message {
     on_file(command::CLOSE, 24, 24, file)
 }
 
-/// A CLOSE that asks for the file's attributes as they are then.
+/// A CLOSE that requests the file's attributes.
 pub(crate) fn close_with_attributes(file: FileId) -> Smb2Message {
     let mut request = close(file);
     request.body[2] = 1;
@@ -298,7 +298,7 @@ pub(crate) fn rename(file: FileId, to: &str) -> Smb2Message {
     request
 }
 
-/// SET_INFO by which the file is deleted with its last open.
+/// SET_INFO that deletes the file with its last open.
 pub(crate) fn delete(file: FileId) -> Smb2Message {
     let mut request = set_end(file, 0);
     request.body[3] = 13;

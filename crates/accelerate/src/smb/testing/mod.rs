@@ -3,8 +3,8 @@
 //! ```text
 //!  Client ── near half ══ delay, rate ══ far half ── Server ── a second client beside it
 //! ```
-//! The server is strict: a message id out of its window or an unknown open is a failed test, because
-//! nothing that a client says through the halves may become wrong on the way.
+//! The server is strict: a message id out of its window or an unknown open fails the test, because
+//! the halves must not make a client's message invalid.
 
 // Each of the crates that use this uses some of it.
 #![cfg_attr(not(test), allow(dead_code))]
@@ -32,8 +32,8 @@ use world::Smb2World;
 pub use hosts::{ClientStep, FileClient, FileServer};
 pub use probe::structures;
 
-/// What the near and the far half are told while a client opens a file, reads and writes it, and
-/// another client beside the server opens it too: good inputs to start from.
+/// Records the inputs of the near and the far half while a client opens a file, reads and writes
+/// it, and another client beside the server opens it too. Fuzzing starts from them.
 #[must_use]
 pub fn conversation() -> [Vec<AcceleratorInput>; 2] {
     told(Smb2World::with_settings(
@@ -96,8 +96,8 @@ pub fn sealed_conversation() -> [Vec<AcceleratorInput>; 2] {
     told(world)
 }
 
-/// What a client and a server say to each other by Kerberos, each structure by itself: those that cross in the
-/// clear, and those that only the holders of a key can read. [`settings`] have the service's key.
+/// The Kerberos structures of a client and a server, each by itself: those that cross in the clear,
+/// and those that only the holders of a key can decrypt. [`settings`] have the service's key.
 #[must_use]
 pub fn kerberos_structures() -> Vec<Vec<u8>> {
     let exchange = login::exchange();

@@ -1,4 +1,4 @@
-//! Reads any bytes as every structure there is, and checks what must hold whatever they are.
+//! Reads any bytes as every structure, and checks the properties that must always hold.
 
 use bytes::Bytes;
 
@@ -69,7 +69,7 @@ pub fn structures(bytes: &[u8]) {
     stream(bytes);
 }
 
-/// An encrypted message, which no key opens that did not seal it, and what might stand in one.
+/// Checks an encrypted message, which no other key decrypts, and its possible content.
 fn encrypted(bytes: &[u8]) {
     if let Ok(transform) = TransformHeader::parse(bytes) {
         assert_eq!(transform.emit()[..], bytes[..transform::LENGTH]);
@@ -96,7 +96,7 @@ fn encrypted(bytes: &[u8]) {
     assert_eq!(out[4..], *bytes);
 }
 
-/// A whole message as each of those from which a key may come, of which none comes from one message.
+/// Checks a whole message as each of those that may lead to a key; one message alone never does.
 fn set_up(bytes: &[u8]) {
     let _ = NegotiateResponse::signing_algorithm(bytes);
     let _ = NegotiateResponse::cipher(bytes);
@@ -119,7 +119,7 @@ fn set_up(bytes: &[u8]) {
     }
 }
 
-/// A stream in two parts, cut where its first byte says.
+/// Reads a stream in two parts, divided at the place that its first byte gives.
 fn stream(bytes: &[u8]) {
     let cut = bytes.first().map_or(0, |first| usize::from(*first));
     let mut splitter = Smb2Splitter::taking_sealed();

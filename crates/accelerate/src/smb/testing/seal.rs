@@ -1,5 +1,5 @@
-//! How the hosts of these tests encrypt: written for itself, beside what it tests ([MS-SMB2] §3.1.4.2 to
-//! §3.1.4.4), with nonces that count up, as real hosts' do.
+//! The encryption of the hosts of these tests: written independently of the tested code ([MS-SMB2]
+//! §3.1.4.2 to §3.1.4.4), with nonces that count up, as real hosts' do.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use ccm::Ccm;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-/// Which end of the session it is.
+/// The end of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionEndpoint {
     Client,
@@ -22,14 +22,14 @@ pub(crate) enum SessionEndpoint {
 #[derive(Clone, Debug)]
 pub(crate) struct SessionEncryption {
     cipher: u16,
-    /// Of what this end sends, and of what comes.
+    /// The key of the messages that this end sends, and of those that arrive.
     out: Vec<u8>,
     into: Vec<u8>,
     next: u64,
     session: u64,
-    /// The nonces of all that came.
+    /// The nonces of all received messages.
     pub(crate) nonces: BTreeSet<Vec<u8>>,
-    /// Messages that could not be opened, or bore a nonce that came before.
+    /// The number of messages that could not be decrypted, or had a repeated nonce.
     pub(crate) refused: usize,
 }
 

@@ -1,8 +1,8 @@
 //! A server of one share in memory, for any number of connections.
 //!
-//! It knows what the tactics depend on: windows of message ids, exclusive oplocks and their breaks,
-//! which the opener waits for, shares, names that change, pending requests, and a disk that can be
-//! full. It answers at once. What happened it tells in [`HistoryEvent`], if it is to.
+//! It implements the features that the tactics depend on: windows of message ids, exclusive oplocks
+//! and their breaks, which the opener waits for, shares, names that change, pending requests, and a
+//! disk that can be full. It answers at once. It can record its events ([`HistoryEvent`]).
 
 mod history;
 
@@ -43,8 +43,8 @@ pub(crate) const DELETE_PENDING: u32 = 0xc000_0056;
 /// Rights that shares are about ([MS-SMB2] §2.2.13.1.1), each with its share ([MS-SMB2] §2.2.13,
 /// ShareAccess).
 const SHARED: [(u32, u32); 3] = [(0x21, 0x1), (0x6, 0x2), (0x1_0000, 0x4)];
-/// Rights that concern attributes alone: who asks for no others breaks no oplock ([MS-FSA] §2.1.5.1.2,
-/// Open of an Existing File).
+/// Rights that concern attributes alone: an open with no others breaks no oplock ([MS-FSA]
+/// §2.1.5.1.2, Open of an Existing File).
 const ATTRIBUTES: u32 = 0x0010_0180;
 
 /// Information classes ([MS-FSCC] §2.4): FileStandardInformation, FileRenameInformation and
@@ -73,13 +73,13 @@ struct Smb2ServerConnection {
     /// The key of the connection's session, if it signs.
     key: Option<SigningKey>,
     is_gone: bool,
-    /// How it encrypts, if it does.
+    /// The encryption of the session, if there is any.
     pub(super) seal: Option<SessionEncryption>,
     /// Sessions that were set up over it by users.
     sessions: u64,
 }
 
-/// How a server's sessions are signed.
+/// The signing of a server's sessions.
 #[derive(Clone, Debug)]
 pub(crate) struct SigningPolicy {
     pub(crate) login: UserLogin,
@@ -88,10 +88,10 @@ pub(crate) struct SigningPolicy {
     pub(crate) is_required: bool,
 }
 
-/// What a server encrypts, with the cipher of this number.
+/// The messages that a server encrypts, with the cipher of this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EncryptionPolicy {
-    /// Whatever a client encrypts.
+    /// All that a client encrypts.
     AsAsked(u16),
     /// All of a session.
     OfSessions(u16),
@@ -120,24 +120,24 @@ struct Smb2ServerOpen {
     session: u64,
     tree: u32,
     position: u64,
-    /// Of a directory: which names come next, once it is asked for.
+    /// The names that come next in a directory's listing, once it is requested.
     listing: Option<VecDeque<String>>,
 }
 
-/// A CREATE that waits for an oplock to come back.
+/// A CREATE that waits for an oplock break.
 struct WaitingCreate {
     connection: usize,
     header: Smb2Header,
     body: Vec<u8>,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct Smb2Server {
     pub(crate) files: BTreeMap<String, Vec<u8>>,
     pub(crate) dialect: u16,
     /// Bytes that all files may hold together.
     pub(crate) disk: usize,
-    /// What each answer gives at most.
+    /// The most credits that each answer grants.
     pub(crate) credits_max: u16,
     /// Questions about the file system, and how long their answers are.
     pub(crate) file_system_questions: usize,
@@ -155,21 +155,21 @@ pub(crate) struct Smb2Server {
     /// CLOSEs are kept until [`Self::do_held_closes`].
     pub(crate) holds_closes: bool,
     held_closes: Vec<(usize, Smb2Header, FileId)>,
-    /// Users prove who they are, and sessions have a key.
+    /// If set, users must authenticate, and sessions have a key.
     pub(crate) signing: Option<SigningPolicy>,
     /// Otherwise they are guests.
     pub(crate) takes_guests: bool,
     /// Sessions are encrypted, too.
     pub(crate) sealing: Option<EncryptionPolicy>,
-    /// Answers to what is encrypted go in the clear, as no server's may.
+    /// True if answers to encrypted requests go in the clear, which no real server may do.
     pub(crate) forgets_to_seal: bool,
-    /// Capabilities beside those that its dialect brings.
+    /// The capabilities beside those of its dialect.
     pub(crate) capabilities: u8,
     /// Requests whose signature was missing or not valid.
     pub(crate) refused: usize,
-    /// What happened, if it is kept.
+    /// The events, if they are recorded.
     pub(crate) history: Option<Vec<HistoryEvent>>,
-    /// When each of it happened, and what time it is.
+    /// The time of each event, and the present time.
     pub(crate) times: Vec<Time>,
     pub(crate) now: Time,
     /// The first connection's next request of this command is refused with this status.
@@ -177,13 +177,13 @@ pub(crate) struct Smb2Server {
     /// The first connection's next answer to this command goes behind the next break.
     pub(crate) is_overtaken: Option<u16>,
     overtaken: Vec<u8>,
-    /// Oplocks that were asked for back.
+    /// The oplocks with an outstanding break.
     breaking: BTreeSet<FileId>,
-    /// Those that did not come back in time.
+    /// The oplocks that were not given back in time.
     given_up: BTreeSet<FileId>,
     /// Files by name, as the history calls them.
     objects: BTreeMap<String, u64>,
-    /// Those that go with their last open.
+    /// The files that are deleted with their last open.
     deleting: BTreeSet<String>,
 }
 
@@ -263,7 +263,7 @@ impl Smb2Server {
         }
     }
 
-    /// The holder of this oplock was asked for it and has not answered: it has it no more.
+    /// Revokes an oplock whose holder has not answered its break.
     pub(crate) fn give_up_break(&mut self, file: FileId) {
         let Some(open) = self.opens.get(&file).filter(|open| open.oplock >= 8) else {
             return;
@@ -285,8 +285,8 @@ impl Smb2Server {
         opens.map(|(file, _)| *file).collect()
     }
 
-    /// A file was changed through an open: what others hold to read it by is no more, and nobody waits
-    /// for them ([MS-SMB2] §3.3.4.6, Object Store Indicates an Oplock Break).
+    /// Breaks the shared oplocks and leases on a file that was changed through an open, without
+    /// waiting for the holders ([MS-SMB2] §3.3.4.6, Object Store Indicates an Oplock Break).
     fn break_shared(&mut self, by: FileId, name: &str) {
         let by_lease = self
             .opens
@@ -355,12 +355,12 @@ impl Smb2Server {
         self.connections.len() - 1
     }
 
-    /// How many opens there are.
+    /// The number of opens.
     pub(crate) fn open_count(&self) -> usize {
         self.opens.len()
     }
 
-    /// How many requests of this command came over this connection.
+    /// The number of requests of this command that arrived over this connection.
     pub(crate) fn count(&self, connection: usize, command: u16) -> usize {
         self.log
             .iter()
@@ -391,7 +391,7 @@ impl Smb2Server {
         }
     }
 
-    /// Takes back the oplocks whose holders were asked and have not answered.
+    /// Revokes the oplocks whose holders have not answered their breaks.
     pub(crate) fn give_up_breaks(&mut self) {
         let wanted: Vec<FileId> = self.opens.keys().copied().collect();
         for file in wanted {
@@ -433,12 +433,12 @@ impl Smb2Server {
         }
     }
 
-    /// How a connection's session encrypts.
+    /// The encryption of a connection's session.
     pub(crate) fn seal(&self, connection: usize) -> &SessionEncryption {
         self.connections[connection].seal.as_ref().expect("it does")
     }
 
-    /// What the server says to a client.
+    /// Returns the server's bytes to a client.
     pub(crate) fn take(&mut self, connection: usize) -> Vec<u8> {
         std::mem::take(&mut self.connections[connection].out)
     }
@@ -753,7 +753,7 @@ impl Smb2Server {
         self.retry_waiting();
     }
 
-    /// Whether a request bears its session's signature where it must.
+    /// Returns true if a request bears its session's signature where it must.
     fn is_vouched_for(&self, connection: usize, header: &Smb2Header, message: &[u8]) -> bool {
         let (Some(signing), Some(key)) = (&self.signing, &self.connections[connection].key) else {
             return true;
@@ -1043,7 +1043,7 @@ impl Smb2Server {
         Some(file)
     }
 
-    /// Whether a CREATE waits for an oplock.
+    /// Returns true if a CREATE waits for an oplock.
     fn is_waiting(&self, connection: usize, header: &Smb2Header) -> bool {
         self.waiting.iter().any(|waiting| {
             waiting.connection == connection && waiting.header.message_id == header.message_id
@@ -1280,8 +1280,8 @@ impl Smb2Server {
     }
 }
 
-/// A request's header as its answers name it once it is pending: by an async id that stands where the
-/// tree did.
+/// Returns a request's header as its later answers contain it once it is pending: with an async id
+/// in the place of the tree.
 fn as_async(header: &Smb2Header) -> Smb2Header {
     Smb2Header {
         process: header.message_id as u32,

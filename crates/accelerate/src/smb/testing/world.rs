@@ -1,7 +1,7 @@
 //! A client behind the pair, a server, and clients beside the server, in virtual time.
 //!
-//! Only the path takes time, so what a user waits for, in round trips, is the time it took divided
-//! by the round trip. The halves are run as an engine runs them, letting go included.
+//! Only the path takes time, so a user's wait in round trips is the elapsed time divided by the
+//! round trip. The halves are run as an engine runs them, letting go included.
 
 mod users;
 
@@ -44,7 +44,7 @@ impl Smb2Response {
     }
 }
 
-/// What crosses the path.
+/// An item that crosses the path.
 enum PathItem {
     Segment(FlowSegment),
     Finish,
@@ -56,7 +56,7 @@ struct PathDirection {
     free_at: Time,
 }
 
-/// A half, or what is left of it.
+/// A half, or its state after its end.
 enum HalfStage {
     Running(Box<dyn AcceleratorHalf>),
     Released,
@@ -64,7 +64,7 @@ enum HalfStage {
     Dead,
 }
 
-/// When an answer came: what had happened at the server by then.
+/// The arrival of an answer: the number of events at the server by then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResponseArrival {
     pub(crate) who: usize,
@@ -84,21 +84,21 @@ pub(crate) struct Smb2Client {
     /// Answers by message id; interim ones apart.
     pub(crate) answered: BTreeMap<u64, Smb2Response>,
     pub(crate) interim: Vec<Smb2Response>,
-    /// What came unasked.
+    /// The messages that arrived unasked.
     pub(crate) unasked: Vec<Smb2Response>,
-    /// All bytes that came.
+    /// All bytes that have arrived.
     pub(crate) bytes: Vec<u8>,
     /// All bytes that went.
     pub(crate) sent: Vec<u8>,
     heard: PreauthHashes,
-    /// The session key, once it has proved its password, until the server's last word on it.
+    /// The session key, from the proof of the password to the server's last answer.
     session_key: Option<(SigningPolicy, u16, [u8; 16])>,
-    /// How the server encrypts.
+    /// The encryption of the server.
     sealing: Option<EncryptionPolicy>,
     pub(crate) seal: Option<SessionEncryption>,
-    /// It encrypts all that it says.
+    /// True if it encrypts all of its messages.
     pub(crate) seals_all: bool,
-    /// It encrypts what it says to this tree.
+    /// The tree whose messages it encrypts.
     seals_tree: Option<u32>,
     /// Requests that went encrypted.
     sealed: BTreeSet<u64>,
@@ -110,7 +110,7 @@ pub(crate) struct Smb2Client {
     pub(crate) forged: usize,
     /// It signs TREE_CONNECT alone.
     pub(crate) signs_little: bool,
-    /// Ids of what was answered since they were last looked at.
+    /// The ids of new answers since the last check.
     arrived: Vec<u64>,
 }
 
@@ -143,7 +143,7 @@ impl Smb2Client {
         }
     }
 
-    /// What it may still ask.
+    /// The number of credits that remain.
     pub(crate) fn credits(&self) -> u64 {
         self.credits
     }
@@ -170,7 +170,7 @@ impl Smb2Client {
         }
     }
 
-    /// What an encrypted frame held.
+    /// Parses the messages in an encrypted frame.
     fn sealed_messages(&mut self, mut rest: &[u8]) {
         while !rest.is_empty() {
             let header = Smb2Header::parse(rest).expect("an answer has a header");
@@ -235,7 +235,7 @@ impl Smb2Client {
         }
     }
 
-    /// Signs the messages of a frame, if it signs, and remembers what counts for its key.
+    /// Signs the messages of a frame, if it signs, and records the bytes that its key depends on.
     fn sign(&mut self, mut rest: &mut [u8]) {
         while !rest.is_empty() {
             let header = Smb2Header::parse(rest).expect("it wrote a header");
@@ -254,7 +254,7 @@ impl Smb2Client {
         }
     }
 
-    /// Whether it encrypts a message.
+    /// Returns true if the client encrypts a message.
     fn seals(&self, header: &Smb2Header) -> bool {
         self.seal.is_some() && (self.seals_all || self.seals_tree == Some(header.tree))
     }
@@ -311,7 +311,7 @@ impl Smb2Client {
 /// Alters bytes once.
 pub(crate) type TamperFunction = Box<dyn FnOnce(&mut [u8])>;
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct Smb2World {
     pub(crate) now: Time,
     pub(crate) server: Smb2Server,
@@ -320,34 +320,34 @@ pub(crate) struct Smb2World {
     pub(crate) delay: Duration,
     /// Bytes a second of each direction.
     pub(crate) rate: Option<f64>,
-    /// Nothing crosses the path while it is cut; it keeps what is under way.
+    /// Nothing crosses the path while it is cut; data in transit is kept.
     pub(crate) is_cut: bool,
     /// Bytes that hosts and the path hand over at a time.
     pub(crate) piece: usize,
-    /// After so many bytes more, what the server says to client 0 is kept.
+    /// The server's bytes to client 0 are kept back after so many more.
     pub(crate) stalls_after: Option<usize>,
     stalled: Vec<u8>,
-    /// How long the server takes for what it says to client 0.
+    /// The time that the server takes for its messages to client 0.
     pub(crate) server_takes: Duration,
     saying: VecDeque<(Time, Vec<u8>)>,
     pub(crate) let_go: Option<LettingGo>,
-    /// What it said beside that.
+    /// The note beside that.
     pub(crate) no_key_for: Option<String>,
     /// Alters the next frame of client 0's, or the next bytes of the server's to it, on its LAN.
     pub(crate) alters_client: Option<TamperFunction>,
     pub(crate) alters_server: Option<TamperFunction>,
     /// Bytes that crossed the path to the near half, without frames' own few.
     pub(crate) wan_bytes: u64,
-    /// When answers came, if the server keeps a history.
+    /// The times at which answers arrived, if the server keeps a history.
     pub(crate) arrivals: Vec<ResponseArrival>,
     /// The stream towards client 0 has ended, cleanly or not.
     pub(crate) is_client_gone: bool,
-    /// Between whom the far half has said that it is.
+    /// The hosts that the far half has named in its claim.
     pub(crate) between: Option<ClaimKey>,
-    /// It is not told that it is alone there: the test says what it is told.
+    /// True if the claim is not granted automatically: the test sends the claim inputs itself.
     pub(crate) keeps_company: bool,
     pub(crate) has_given_back: bool,
-    /// What each half was told, if it is to be kept.
+    /// The inputs of each half, if they are recorded.
     pub(crate) told: Option<[Vec<AcceleratorInput>; 2]>,
     halves: [HalfStage; 2],
     ways: [PathDirection; 2],
@@ -407,7 +407,7 @@ impl Smb2World {
         world
     }
 
-    /// A client beside the server, with a session and a tree.
+    /// Adds a client beside the server, with a session and a tree.
     pub(crate) fn beside(&mut self) -> usize {
         let connection = self.server.connect();
         self.clients.push(Smb2Client::new());
@@ -455,7 +455,7 @@ impl Smb2World {
         ids
     }
 
-    /// Cancels the request that was last said to be pending, by the async id that it was told.
+    /// Cancels the last pending request, by its async id.
     pub(crate) fn cancel_by_async_id(&mut self, who: usize) {
         let client = &mut self.clients[who];
         let interim = client.interim.pop().expect("something is pending");
@@ -471,7 +471,7 @@ impl Smb2World {
         self.send_bytes(who, &bytes);
     }
 
-    /// Cancels a request under way, by its own id.
+    /// Cancels an outstanding request, by its own id.
     pub(crate) fn cancel(&mut self, who: usize, message_id: u64) {
         let client = &self.clients[who];
         let header = messages::cancel().header(message_id, client.session, client.tree);
@@ -533,7 +533,7 @@ impl Smb2World {
         self.run_until(span, |_| false);
     }
 
-    /// How many round trips fit into the time since `start`.
+    /// The number of round trips in the time since `start`.
     pub(crate) fn round_trips(&self, start: Time) -> f64 {
         self.now.since(start).as_secs_f64() / (2.0 * self.delay.as_secs_f64())
     }
@@ -602,7 +602,7 @@ impl Smb2World {
         }
     }
 
-    /// What the halves have to say to an operator.
+    /// The halves' notes to the operator.
     pub(crate) fn notes(&self) -> [Option<String>; 2] {
         [NEAR, FAR].map(|half| match &self.halves[half] {
             HalfStage::Running(half) => half.note(),
@@ -619,14 +619,14 @@ impl Smb2World {
         held.sum()
     }
 
-    /// Gives out what was kept of the server's, and keeps nothing more.
+    /// Delivers the server's kept bytes, and keeps no more.
     pub(crate) fn go_on(&mut self) {
         self.stalls_after = None;
         let said = std::mem::take(&mut self.stalled);
         self.input(FAR, AcceleratorInput::Lan(said.into()));
     }
 
-    /// Lets the hosts say what they have to say.
+    /// Lets the hosts exchange their messages.
     fn exchange(&mut self) {
         loop {
             let mut moved = false;
@@ -664,7 +664,7 @@ impl Smb2World {
         }
     }
 
-    /// Gives the far half what the server says.
+    /// Gives the server's bytes to the far half.
     fn hear(&mut self, said: &[u8]) {
         for piece in said.chunks(self.piece) {
             self.input(FAR, AcceleratorInput::Lan(Bytes::copy_from_slice(piece)));
@@ -715,8 +715,8 @@ impl Smb2World {
         self.exchange();
     }
 
-    /// The flow is reset at both ends: what its nodes do in the end when they have closed it, or have
-    /// lost each other.
+    /// Resets the flow at both ends, as its nodes do after they have closed it, or have lost each
+    /// other.
     pub(crate) fn reset(&mut self) {
         self.halves = [HalfStage::Dead, HalfStage::Dead];
         self.is_client_gone = true;
@@ -724,7 +724,7 @@ impl Smb2World {
         self.exchange();
     }
 
-    /// Notes which answers have come.
+    /// Records the answers that have arrived.
     fn note_arrivals(&mut self, who: usize) {
         let arrived = std::mem::take(&mut self.clients[who].arrived);
         if self.server.history.is_none() {
@@ -809,7 +809,7 @@ impl Smb2World {
     }
 }
 
-/// The command of an answer, for tests that look at what passed.
+/// Returns true if an answer is an oplock break notice.
 pub(crate) fn is_notice(answer: &Smb2Response) -> bool {
     answer.header.command == command::OPLOCK_BREAK
 }

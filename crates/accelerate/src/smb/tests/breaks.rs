@@ -23,7 +23,7 @@ fn open_beside(world: &mut Smb2World, who: usize) -> (FileId, f64) {
 }
 
 #[test]
-fn a_breaker_waits_one_round_trip_and_then_writes_what_the_reader_sees() {
+fn breaker_waits_one_round_trip_before_writing() {
     let mut world = world_with(500_000);
     let other = world.beside();
     let file = open(&mut world, 0);
@@ -45,7 +45,7 @@ fn a_breaker_waits_one_round_trip_and_then_writes_what_the_reader_sees() {
 }
 
 #[test]
-fn what_was_written_stands_at_the_server_before_the_breaker_sees_the_file() {
+fn writes_reach_the_server_before_the_breaker() {
     let mut world = world_with(0);
     let other = world.beside();
     let file = open(&mut world, 0);
@@ -62,7 +62,7 @@ fn what_was_written_stands_at_the_server_before_the_breaker_sees_the_file() {
 }
 
 #[test]
-fn a_breaker_is_given_no_file_before_the_writes_that_wait_for_others() {
+fn breaker_waits_for_all_queued_writes() {
     let mut world = world_with(100);
     world.server.files.insert("b".to_owned(), contents(100));
     let other = world.beside();
@@ -88,7 +88,7 @@ fn a_breaker_is_given_no_file_before_the_writes_that_wait_for_others() {
 }
 
 #[test]
-fn a_break_at_every_moment_of_a_read_leaves_nothing_stale() {
+fn break_at_any_time_leaves_nothing_stale() {
     for moment in 0..60 {
         let mut world = world_with(300_000);
         let other = world.beside();
@@ -115,9 +115,9 @@ fn a_break_at_every_moment_of_a_read_leaves_nothing_stale() {
     }
 }
 
-/// The server is slow, so that a READ waits for what was asked for ahead and comes behind the break.
+/// The server is slow, so that a READ waits for prefetched data and its answer follows the break.
 #[test]
-fn a_read_that_waits_for_what_comes_ahead_is_answered_though_the_oplock_breaks() {
+fn waiting_read_is_answered_despite_a_break() {
     let expected = contents(600_000);
     for moment in 0..10 {
         let mut world = world_with(600_000);
@@ -139,7 +139,7 @@ fn a_read_that_waits_for_what_comes_ahead_is_answered_though_the_oplock_breaks()
 }
 
 #[test]
-fn a_break_while_the_path_is_cut_is_given_back_in_time_and_late_writes_are_refused() {
+fn cut_path_break_is_answered_in_time() {
     let mut world = world_with(100_000);
     let other = world.beside();
     let file = open(&mut world, 0);
@@ -164,7 +164,7 @@ fn a_break_while_the_path_is_cut_is_given_back_in_time_and_late_writes_are_refus
 }
 
 #[test]
-fn a_licence_that_is_not_heard_of_runs_out_before_it_is_given_back() {
+fn unconfirmed_licence_expires_before_release() {
     let mut world = world_with(1_000_000);
     let file = open(&mut world, 0);
     for block in 0..5 {
@@ -189,7 +189,7 @@ fn a_licence_that_is_not_heard_of_runs_out_before_it_is_given_back() {
 }
 
 #[test]
-fn a_client_that_asks_for_the_oplock_itself_hears_of_the_break_and_answers_it() {
+fn client_with_own_oplock_answers_the_break() {
     let mut world = world_with(200_000);
     let other = world.beside();
     let create = Smb2CreateParameters {
@@ -217,7 +217,7 @@ fn a_client_that_asks_for_the_oplock_itself_hears_of_the_break_and_answers_it() 
 }
 
 #[test]
-fn who_asks_for_attributes_alone_waits_for_nobody_and_is_told_what_the_server_has() {
+fn attribute_open_never_waits_and_gets_server_data() {
     let mut world = world_with(100);
     let other = world.beside();
     let file = open(&mut world, 0);
@@ -277,7 +277,7 @@ fn a_break_that_crosses_a_close_is_nobodys() {
 }
 
 #[test]
-fn an_open_that_waited_for_another_clients_oplock_is_served_under_its_own_tree() {
+fn delayed_open_is_served_under_its_own_tree() {
     let mut world = world_with(100_000);
     let other = world.beside();
     let theirs = world.create(
@@ -306,9 +306,9 @@ fn an_open_that_waited_for_another_clients_oplock_is_served_under_its_own_tree()
     world.ask(other, &messages::close(theirs));
 }
 
-/// A server may say that it wants an oplock back before it has said that it gave it.
+/// A server may send an oplock break before the answer that grants the oplock.
 #[test]
-fn a_break_that_overtakes_its_open_ends_the_licence_and_is_heard_behind_it() {
+fn break_before_its_open_ends_the_licence() {
     for is_beside_another in [false, true] {
         for oplock in [8, 9] {
             let mut world = world_with(200_000);
@@ -353,7 +353,7 @@ fn a_break_that_overtakes_its_open_ends_the_licence_and_is_heard_behind_it() {
 }
 
 #[test]
-fn an_oplock_of_ours_that_is_broken_before_its_open_is_given_back_unheard() {
+fn own_oplock_broken_early_is_released_unseen() {
     let mut world = world_with(200_000);
     let other = world.beside();
     world.server.is_overtaken = Some(command::CREATE);
@@ -369,7 +369,7 @@ fn an_oplock_of_ours_that_is_broken_before_its_open_is_given_back_unheard() {
     assert!(world.clients[0].unasked.is_empty());
 }
 
-/// The client may know what is not known here.
+/// The client may know an open that is unknown here.
 fn breaks_what_nobody_opened(world: &mut Smb2World) {
     breaks(world, FileId([9; 16]));
 }
@@ -385,7 +385,7 @@ fn breaks(world: &mut Smb2World, file: FileId) {
 }
 
 #[test]
-fn a_break_of_what_is_not_known_waits_for_those_that_were_being_opened_and_no_others() {
+fn unknown_break_waits_only_for_current_opens() {
     let mut world = world_with(100);
     world.server_takes = Duration::from_millis(20);
     let mut last = 0;
@@ -403,10 +403,10 @@ fn a_break_of_what_is_not_known_waits_for_those_that_were_being_opened_and_no_ot
     assert!(!world.clients[0].answered.contains_key(&last));
 }
 
-/// What is kept of breaks until their opens are there does not grow with the opens that they may be of, and has an
-/// end.
+/// Breaks that arrive before their opens are kept up to a limit, which does not grow with the
+/// number of possible opens.
 #[test]
-fn breaks_of_what_is_not_known_are_kept_up_to_a_limit() {
+fn unknown_breaks_are_kept_up_to_a_limit() {
     let kept = |creates: usize| {
         let mut world = world_with(100);
         world.server_takes = Duration::from_secs(5);
@@ -432,7 +432,7 @@ fn breaks_of_what_is_not_known_are_kept_up_to_a_limit() {
 
 /// It may be the very one that this open waits for.
 #[test]
-fn a_break_of_what_is_not_known_does_not_wait_for_an_open_that_is_pending() {
+fn unknown_break_ignores_a_pending_open() {
     let mut world = world_with(100);
     let other = world.beside();
     let batch = Smb2CreateParameters {
@@ -452,7 +452,7 @@ fn a_break_of_what_is_not_known_does_not_wait_for_an_open_that_is_pending() {
 
 /// The CLOSE was to give the oplock back, and has not.
 #[test]
-fn a_break_before_a_close_that_fails_keeps_nobody_waiting() {
+fn break_before_a_failing_close_blocks_nobody() {
     for ends in [messages::tree_disconnect(), messages::logoff()] {
         breaks_beside_what_fails(&ends);
     }

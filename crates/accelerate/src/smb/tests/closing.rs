@@ -1,4 +1,4 @@
-//! CLOSE before the server has closed: when, and that nobody sees the difference.
+//! CLOSE before the server has closed: its time, and that no client sees the difference.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn close(world: &mut Smb2World, request: &Smb2Message) -> f64 {
 }
 
 #[test]
-fn a_close_behind_which_nothing_can_fail_is_answered_at_once_and_done() {
+fn safe_close_is_answered_at_once() {
     let mut world = world_with(10_000);
     for create in [
         Smb2CreateParameters::open("a"),
@@ -93,7 +93,7 @@ fn nothing_overtakes_a_close_that_was_answered() {
 }
 
 #[test]
-fn a_thousand_small_files_wait_for_one_round_trip_each() {
+fn thousand_small_files_wait_one_round_trip_each() {
     let mut world = world_with(10_000);
     let start = world.now;
     for _ in 0..1_000 {
@@ -105,7 +105,7 @@ fn a_thousand_small_files_wait_for_one_round_trip_each() {
 }
 
 #[test]
-fn a_small_file_is_written_in_two_round_trips() {
+fn small_file_is_written_in_two_round_trips() {
     let mut world = world_with(0);
     let start = world.now;
     for _ in 0..100 {

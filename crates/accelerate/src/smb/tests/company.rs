@@ -1,5 +1,5 @@
-//! Clients with several connections to a server, of which no flow serves a lease: how the first stops, and what the
-//! second waits for.
+//! Clients with several connections to a server, where no flow serves a lease: the stop of the
+//! first, and the wait of the second.
 
 use std::time::Duration;
 
@@ -11,9 +11,10 @@ use super::leases::{KEY, is_answered_here, leased};
 use super::{contents, read, world_with};
 use crate::{AcceleratorInput, LettingGo, ReasonCode};
 
-/// Another connection of the same client shares its leases: what is changed through that breaks none of them.
+/// Another connection of the same client shares its leases: a change through that breaks none of
+/// them.
 #[test]
-fn while_its_client_has_another_connection_a_lease_is_no_licence() {
+fn second_connection_makes_leases_no_licence() {
     let mut world = world_with(300_000);
     world.server.files.insert("b".to_owned(), contents(100));
     let file = leased(&mut world);
@@ -48,9 +49,9 @@ fn while_its_client_has_another_connection_a_lease_is_no_licence() {
     assert!(world.clients[0].unasked.is_empty());
 }
 
-/// What the other connection has opened under such a lease may outlive it, as may its WRITEs.
+/// An open that the other connection has made under such a lease may outlive it, as may its WRITEs.
 #[test]
-fn a_lease_from_before_another_connection_is_no_licence_behind_it() {
+fn old_lease_is_no_licence_beside_another_connection() {
     let mut world = world_with(300_000);
     for name in ["b", "c"] {
         world.server.files.insert(name.to_owned(), contents(100));
@@ -82,7 +83,7 @@ fn a_lease_from_before_another_connection_is_no_licence_behind_it() {
 }
 
 #[test]
-fn while_the_path_is_cut_another_connection_waits_for_twelve_seconds() {
+fn cut_path_delays_another_connection_twelve_seconds() {
     let mut world = world_with(300_000);
     let file = leased(&mut world);
     world.run_for(Duration::from_secs(1));
@@ -102,7 +103,7 @@ fn while_the_path_is_cut_another_connection_waits_for_twelve_seconds() {
 
 /// A server that does not answer here may answer there: a cable of one of its two has been pulled.
 #[test]
-fn a_connection_whose_server_takes_nothing_ends_for_the_next_one() {
+fn stalled_connection_ends_for_the_next_one() {
     for (ends_after, limit) in [(None, 30_000), (Some(0), 2_000), (Some(5_000), 7_000)] {
         for is_close in [true, false] {
             let mut world = world_with(300_000);
@@ -135,9 +136,9 @@ fn a_connection_whose_server_takes_nothing_ends_for_the_next_one() {
     }
 }
 
-/// A server may take its time for what nobody has answered before it.
+/// A server may take any time for a request that was not answered early.
 #[test]
-fn a_connection_on_which_only_the_server_answers_is_not_ended_for_the_next_one() {
+fn server_answered_connection_is_not_ended() {
     let durable = Smb2CreateParameters {
         context: Some(b"DH2Q"),
         ..Smb2CreateParameters::leased("a", KEY)
@@ -162,9 +163,9 @@ fn a_connection_on_which_only_the_server_answers_is_not_ended_for_the_next_one()
     }
 }
 
-/// What the client holds for done is not given up with its connection.
+/// Writes that the client believes complete are not dropped with its connection.
 #[test]
-fn a_connection_that_its_client_has_ended_still_brings_what_was_answered_to_the_server() {
+fn ended_connection_still_delivers_answered_writes() {
     let mut world = world_with(300_000);
     let file = leased(&mut world);
     world.run_for(Duration::from_secs(1));
@@ -183,7 +184,7 @@ fn a_connection_that_its_client_has_ended_still_brings_what_was_answered_to_the_
 }
 
 #[test]
-fn what_a_second_connection_says_waits_until_the_first_has_given_back() {
+fn second_connection_waits_for_the_first_ones_release() {
     let mut world = Smb2World::new(super::DELAY);
     world.server.files.insert("a".to_owned(), contents(300_000));
     world.keeps_company = true;
@@ -203,9 +204,9 @@ fn what_a_second_connection_says_waits_until_the_first_has_given_back() {
     assert!(!is_answered_here(&mut world, &write));
 }
 
-/// What waits goes first, whatever becomes of the flow.
+/// Waiting requests are sent first, even when the flow is let go or ends.
 #[test]
-fn a_second_connection_that_is_let_go_or_ends_while_it_waits_loses_nothing() {
+fn let_go_or_ended_second_connection_loses_nothing() {
     for is_let_go in [true, false] {
         let mut world = Smb2World::new(super::DELAY);
         world.keeps_company = true;

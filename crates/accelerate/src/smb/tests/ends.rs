@@ -1,5 +1,5 @@
-//! Nodes that die, a path that is cut for good, a server that ends the connection: what the client was
-//! told is kept is kept, what is lost is told, and who waits for the client waits for no longer than is said.
+//! Nodes that fail, a path that is cut for good, a server that ends the connection: confirmed data
+//! is kept, losses are reported, and clients that wait for this one wait no longer than stated.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use super::super::wire::FileId;
 use super::super::wire::header::status;
 use super::{contents, open, read, world_with};
 
-/// For how long who opens a file waits for a client that cannot be heard, and for how long that client is
-/// answered near it (docs/decisions/0044).
+/// The longest wait of an open for a client that cannot be reached, and the time for which that
+/// client is answered near it (docs/decisions/0044).
 const BREAKER_WAITS: Duration = Duration::from_secs(12);
 const FRESH_FOR: Duration = Duration::from_secs(10);
 
@@ -62,7 +62,7 @@ fn succeeded(world: &Smb2World, id: u64) -> bool {
 }
 
 #[test]
-fn what_was_said_to_be_flushed_or_closed_outlives_every_end() {
+fn flushed_or_closed_data_outlives_every_end() {
     let (mut kept, mut unanswered) = (0, 0);
     for end in ENDS {
         for moment in 0..30 {
@@ -98,7 +98,7 @@ fn what_was_said_to_be_flushed_or_closed_outlives_every_end() {
 }
 
 #[test]
-fn what_was_answered_and_is_lost_is_never_said_to_be_kept() {
+fn lost_writes_are_never_confirmed() {
     let mut lost = 0;
     for end in ENDS {
         for moment in 0..30 {
@@ -133,7 +133,7 @@ fn what_was_answered_and_is_lost_is_never_said_to_be_kept() {
 }
 
 #[test]
-fn a_loss_is_told_by_all_that_follows_and_by_nothing_of_another_open() {
+fn loss_is_reported_only_on_its_open() {
     for cut in [None, Some(Duration::from_secs(20))] {
         let (mut world, files) = world_of(&["a", "b"]);
         let other = world.beside();
@@ -179,7 +179,7 @@ fn a_loss_is_told_by_all_that_follows_and_by_nothing_of_another_open() {
 }
 
 #[test]
-fn who_opens_a_file_waits_for_twelve_seconds_at_most_whatever_ends() {
+fn open_waits_at_most_twelve_seconds() {
     for end in ENDS {
         for moment in [0, 10, 30, 49, 51, 70, 99, 101, 150] {
             // Before another client wants the file, and while it waits.
@@ -212,7 +212,7 @@ fn who_opens_a_file_waits_for_twelve_seconds_at_most_whatever_ends() {
 }
 
 #[test]
-fn what_others_were_given_is_not_answered_near_the_client() {
+fn local_answers_stop_once_others_have_the_file() {
     for end in [FlowEnding::FarDies, FlowEnding::IsCut] {
         let mut world = world_with(1_000_000);
         let other = world.beside();

@@ -1,4 +1,4 @@
-//! What is asked about a share as it is opened, and that nobody is told what is out of date.
+//! Tests of the file system queries as a share is opened; no client gets an outdated answer.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn root(world: &mut Smb2World) -> FileId {
     )
 }
 
-/// Bytes that are used, and the class that the server was asked for.
+/// Returns the used bytes, and the class of the query that the server received.
 fn used(answer: &Smb2Response) -> (u64, Option<u8>) {
     assert_eq!(answer.header.status, status::SUCCESS);
     let found = information(&answer.body).unwrap();
@@ -33,7 +33,7 @@ fn used(answer: &Smb2Response) -> (u64, Option<u8>) {
     (used, found.last().copied())
 }
 
-/// Opens the root and asks; the answer, and round trips.
+/// Opens the root and sends the query. Returns the answer, and the round trips.
 fn ask(world: &mut Smb2World, class: u8) -> ((u64, Option<u8>), f64) {
     let start = world.now;
     let root = root(world);
@@ -42,14 +42,14 @@ fn ask(world: &mut Smb2World, class: u8) -> ((u64, Option<u8>), f64) {
     (used(&answer), world.round_trips(start))
 }
 
-/// What is left comes to the server and is answered there.
+/// Sends the remaining messages to the server, which answers them.
 fn settle(world: &mut Smb2World) {
     world.run_for(Duration::from_secs(2));
     assert!(world.let_go.is_none(), "{:?}", world.let_go);
 }
 
 #[test]
-fn the_free_space_comes_with_the_open_of_the_root() {
+fn free_space_arrives_with_the_root_open() {
     let mut world = world_with(1_000);
     for _ in 0..3 {
         let (told, round_trips) = ask(&mut world, SIZE);
@@ -60,7 +60,7 @@ fn the_free_space_comes_with_the_open_of_the_root() {
 }
 
 #[test]
-fn a_client_that_asks_for_another_class_is_told_that_and_the_next_time_at_once() {
+fn other_class_is_answered_then_predicted() {
     let mut world = world_with(1_000);
     let (told, round_trips) = ask(&mut world, FULL_SIZE);
     assert_eq!(told, (1_000, Some(FULL_SIZE)));
@@ -72,7 +72,7 @@ fn a_client_that_asks_for_another_class_is_told_that_and_the_next_time_at_once()
 }
 
 #[test]
-fn a_client_sees_what_it_wrote_after_the_open() {
+fn client_sees_its_write_after_the_open() {
     let mut world = world_with(1_000);
     let file = open(&mut world, 0);
     let root = root(&mut world);
@@ -83,7 +83,7 @@ fn a_client_sees_what_it_wrote_after_the_open() {
 }
 
 #[test]
-fn a_client_sees_what_it_wrote_before_the_open() {
+fn client_sees_its_write_before_the_open() {
     let mut world = world_with(1_000);
     let file = open(&mut world, 0);
     world.send(0, &messages::write(file, 1_000, &contents(500)));
@@ -93,7 +93,7 @@ fn a_client_sees_what_it_wrote_before_the_open() {
 }
 
 #[test]
-fn what_is_not_asked_for_at_once_is_the_servers_to_say() {
+fn delayed_query_goes_to_the_server() {
     let mut world = world_with(1_000);
     let root = root(&mut world);
     world.run_for(Duration::from_millis(30));
@@ -117,7 +117,7 @@ fn an_answer_is_given_once() {
 }
 
 #[test]
-fn nothing_is_asked_of_clients_that_do_not_ask() {
+fn clients_without_queries_cause_none() {
     let mut world = world_with(1_000);
     for _ in 0..5 {
         let root = root(&mut world);
@@ -128,7 +128,7 @@ fn nothing_is_asked_of_clients_that_do_not_ask() {
 }
 
 #[test]
-fn long_answers_and_answers_for_short_questions_are_the_servers() {
+fn mismatched_lengths_go_to_the_server() {
     for bytes in [8, 80, 81, 300] {
         let mut world = world_with(1_000);
         world.server.file_system_bytes = bytes;
@@ -147,7 +147,7 @@ fn long_answers_and_answers_for_short_questions_are_the_servers() {
 }
 
 #[test]
-fn a_question_and_a_close_at_once_are_answered_in_order() {
+fn query_and_close_are_answered_in_order() {
     let mut world = Smb2World::new(DELAY);
     world.set_up(0);
     let root = root(&mut world);

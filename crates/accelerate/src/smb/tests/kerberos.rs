@@ -17,14 +17,15 @@ use crate::{LettingGo, ReasonCode};
 
 const BLOCK: u32 = 60_000;
 
-/// Every dialect with what it signs by.
+/// Every dialect with its signing algorithm.
 const WAYS: [(u16, SigningAlgorithm); 3] = [
     (0x0210, SigningAlgorithm::HmacSha256),
     (0x0302, SigningAlgorithm::AesCmac),
     (0x0311, SigningAlgorithm::AesCmac),
 ];
 
-/// A world whose server takes the client's ticket, with the file "a", before anybody is connected.
+/// A world whose server accepts the client's ticket, with the file "a", before any client is
+/// connected.
 fn unconnected(
     settings: SmbSettings,
     (dialect, algorithm): (u16, SigningAlgorithm),
@@ -48,7 +49,7 @@ fn with_keytab(exchange: &KerberosExchange) -> SmbSettings {
     }
 }
 
-/// Reads the file and writes it again, block by block; the round trips that both took.
+/// Reads the file and writes it again, block by block. Returns the round trips of both.
 fn read_and_write(world: &mut Smb2World, length: usize) -> [f64; 2] {
     let file = open(world, 0);
     let start = world.now;
@@ -70,7 +71,7 @@ fn read_and_write(world: &mut Smb2World, length: usize) -> [f64; 2] {
 }
 
 #[test]
-fn a_client_with_a_ticket_is_read_ahead_of_and_written_behind() {
+fn kerberos_client_is_prefetched_and_written_behind() {
     let length = 20 * BLOCK as usize;
     for (way, sealing) in [
         (WAYS[0], None),
@@ -92,9 +93,9 @@ fn a_client_with_a_ticket_is_read_ahead_of_and_written_behind() {
     }
 }
 
-/// As clients do whose ticket runs out: their session goes on with its keys.
+/// Clients do this when their ticket expires: their session continues with its keys.
 #[test]
-fn a_client_that_shows_a_ticket_again_goes_on_being_served() {
+fn repeated_ticket_keeps_the_session_served() {
     for (way, sealing) in [
         (WAYS[0], None),
         (WAYS[1], None),
@@ -120,7 +121,7 @@ fn a_client_that_shows_a_ticket_again_goes_on_being_served() {
 }
 
 #[test]
-fn without_the_services_key_a_session_with_a_ticket_passes_byte_for_byte() {
+fn kerberos_session_without_key_passes_unchanged() {
     let accounts = DelegatedAccounts::parse("*\\anna:password:secret").unwrap();
     let with_accounts = SmbSettings {
         accounts: Some(Arc::new(accounts)),

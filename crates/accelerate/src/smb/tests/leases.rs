@@ -1,5 +1,5 @@
-//! Clients that ask for leases themselves, as Windows does: what is answered under them, for several opens of
-//! one lease as well, and what others see when a lease is taken back.
+//! Clients that request leases themselves, as Windows does: the local answers under them, also for
+//! several opens of one lease, and the view of other clients when a lease is broken.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(super) fn leased(world: &mut Smb2World) -> FileId {
     world.create(0, &Smb2CreateParameters::leased("a", KEY))
 }
 
-/// Whether a request is answered at once, and not by the server.
+/// Returns true if a request is answered at once, and not by the server.
 pub(super) fn is_answered_here(world: &mut Smb2World, request: &Smb2Message) -> bool {
     let start = world.now;
     let answer = world.ask(0, request);
@@ -28,7 +28,7 @@ pub(super) fn is_answered_here(world: &mut Smb2World, request: &Smb2Message) -> 
     world.now == start
 }
 
-/// Runs until client 0 hears of a break; what is left of its lease.
+/// Runs until client 0 receives a break. Returns the remaining state of its lease.
 fn hears_of_a_break(world: &mut Smb2World) -> LeaseBreak {
     let heard = world.run_until(Duration::from_secs(1), |world| {
         !world.clients[0].unasked.is_empty()
@@ -41,7 +41,7 @@ fn hears_of_a_break(world: &mut Smb2World) -> LeaseBreak {
 }
 
 #[test]
-fn a_serial_reader_under_its_own_lease_waits_no_longer_than_another() {
+fn leased_serial_reader_waits_no_longer() {
     for piece in [usize::MAX, 77] {
         let mut world = world_with(1_200_000);
         world.piece = piece;
@@ -63,7 +63,7 @@ fn a_serial_reader_under_its_own_lease_waits_no_longer_than_another() {
 }
 
 #[test]
-fn writes_are_answered_under_a_lease_and_stand_before_a_breaker_sees_the_file() {
+fn leased_writes_reach_the_server_before_a_breaker() {
     let mut world = world_with(0);
     let other = world.beside();
     let file = leased(&mut world);
@@ -98,7 +98,7 @@ fn writes_are_answered_under_a_lease_and_stand_before_a_breaker_sees_the_file() 
 }
 
 #[test]
-fn a_break_at_every_moment_of_a_read_under_a_lease_leaves_nothing_stale() {
+fn lease_break_at_any_time_leaves_nothing_stale() {
     for moment in 0..60 {
         let mut world = world_with(300_000);
         let other = world.beside();
@@ -125,7 +125,7 @@ fn a_break_at_every_moment_of_a_read_under_a_lease_leaves_nothing_stale() {
 }
 
 #[test]
-fn opens_of_one_lease_see_what_is_written_through_each_other() {
+fn opens_of_one_lease_see_shared_writes() {
     let mut world = world_with(300_000);
     let first = leased(&mut world);
     read(&mut world, 0, first, 0, 10_000);
@@ -151,9 +151,9 @@ fn opens_of_one_lease_see_what_is_written_through_each_other() {
     assert!(world.clients[0].unasked.is_empty());
 }
 
-/// A server does several WRITEs at a time and in any order, through whatever opens.
+/// A server executes several WRITEs at a time and in any order, through any opens.
 #[test]
-fn writes_through_two_opens_of_a_lease_reach_the_server_in_order() {
+fn writes_of_one_lease_keep_their_order() {
     let mut world = world_with(0);
     let first = leased(&mut world);
     let second = leased(&mut world);
@@ -173,9 +173,9 @@ fn writes_through_two_opens_of_a_lease_reach_the_server_in_order() {
     assert_eq!(world.server.files["a"], [4; 100]);
 }
 
-/// The second open is told of the file as it was before a WRITE that its own client sent meanwhile.
+/// The second open gets the file's state before a WRITE that its own client sent meanwhile.
 #[test]
-fn a_write_while_another_open_of_the_lease_is_under_way_is_seen_by_it() {
+fn write_during_another_open_is_visible_to_it() {
     for moment in 0..24 {
         let mut world = world_with(100_000);
         let first = leased(&mut world);
@@ -197,10 +197,10 @@ fn a_write_while_another_open_of_the_lease_is_under_way_is_seen_by_it() {
     }
 }
 
-/// Both halves must think alike of what came with it: a READ that one holds for answered, and the other has nothing to
-/// answer with, would come to the server behind what the client asked next.
+/// Both halves must agree on the data that came with it: a READ that one half believes answered,
+/// and the other cannot answer, would reach the server behind the client's next request.
 #[test]
-fn an_open_is_answered_for_though_another_file_was_written_to_while_it_was_under_way() {
+fn open_is_served_despite_writes_to_another_file() {
     for moment in 0..12 {
         let mut world = world_with(100_000);
         world.server.files.insert("b".to_owned(), contents(10));
@@ -222,7 +222,7 @@ fn an_open_is_answered_for_though_another_file_was_written_to_while_it_was_under
 }
 
 #[test]
-fn an_open_that_can_outlive_its_connection_is_read_ahead_for_and_written_to_by_the_server() {
+fn durable_open_is_prefetched_but_written_through() {
     for context in [b"DHnQ", b"DH2Q"] {
         let mut world = world_with(300_000);
         let create = Smb2CreateParameters {
@@ -241,10 +241,10 @@ fn an_open_that_can_outlive_its_connection_is_read_ahead_for_and_written_to_by_t
     }
 }
 
-/// Its client goes on with the file after the connection has broken, and must not miss what it wrote through
-/// another open of the lease.
+/// Its client continues with the file after the connection has broken, and must not miss its own
+/// writes through another open of the lease.
 #[test]
-fn beside_an_open_that_can_outlive_its_connection_no_other_of_its_lease_writes_early() {
+fn durable_open_stops_early_writes_of_its_lease() {
     let durable = Smb2CreateParameters {
         context: Some(b"DH2Q"),
         ..Smb2CreateParameters::leased("a", KEY)
@@ -273,9 +273,10 @@ fn beside_an_open_that_can_outlive_its_connection_no_other_of_its_lease_writes_e
     assert!(world.clients[0].unasked.is_empty());
 }
 
-/// From when such an open can be there, the connection may break and its client go on with what it has written.
+/// The connection may break as soon as such an open can exist, and its client then continues with
+/// the data that it has written.
 #[test]
-fn all_that_was_answered_stands_at_the_server_before_it_opens_what_can_outlive_the_connection() {
+fn answered_writes_precede_a_durable_open() {
     let open = Smb2CreateParameters::leased("a", KEY);
     let [durable, again] = [b"DH2Q", b"DH2C"].map(|context| Smb2CreateParameters {
         context: Some(context),
@@ -318,9 +319,9 @@ fn all_that_was_answered_stands_at_the_server_before_it_opens_what_can_outlive_t
     }
 }
 
-/// A WRITE behind a compound may be answered already as that comes to the server.
+/// A WRITE behind a compound may be answered already when the compound reaches the server.
 #[test]
-fn what_was_answered_behind_a_compound_goes_before_what_it_opens_to_outlive_the_connection() {
+fn answered_writes_precede_a_compounded_durable_open() {
     let durable = Smb2CreateParameters {
         context: Some(b"DH2Q"),
         ..Smb2CreateParameters::leased("a", KEY)
@@ -360,9 +361,9 @@ fn what_was_answered_behind_a_compound_goes_before_what_it_opens_to_outlive_the_
     }
 }
 
-/// What cannot be watched is the file of that open, and no other.
+/// A lease is untracked only for the file of that open.
 #[test]
-fn an_open_in_a_compound_leaves_the_leases_of_other_files_alone() {
+fn compounded_open_leaves_leases_of_other_files() {
     let directory = Smb2CreateParameters {
         oplock: 0xff,
         lease: Some((LeaseKey([9; 16]), 3)),
@@ -385,7 +386,7 @@ fn an_open_in_a_compound_leaves_the_leases_of_other_files_alone() {
 
 /// A WRITE that is not answered here bars no READ; nor may it be overtaken by one made ahead.
 #[test]
-fn nothing_is_read_ahead_while_a_write_is_under_way() {
+fn outstanding_write_stops_prefetching() {
     let mut world = world_with(300_000);
     let create = Smb2CreateParameters {
         context: Some(b"DH2Q"),
@@ -407,7 +408,7 @@ fn nothing_is_read_ahead_while_a_write_is_under_way() {
 }
 
 #[test]
-fn a_lease_that_others_share_or_that_is_not_understood_is_no_licence() {
+fn shared_or_unknown_lease_is_no_licence() {
     let plain = Smb2CreateParameters::leased("a", KEY);
     let key = LeaseKey([KEY; 16]);
     let to_read = Smb2CreateParameters {
@@ -437,9 +438,9 @@ fn a_lease_that_others_share_or_that_is_not_understood_is_no_licence() {
     }
 }
 
-/// Through what cannot be watched the file may change.
+/// The file may change through an untracked open.
 #[test]
-fn an_open_of_the_lease_in_a_compound_or_with_what_is_not_understood_ends_the_licence() {
+fn compounded_or_unknown_lease_open_ends_the_licence() {
     let plain = Smb2CreateParameters::leased("a", KEY);
     let unbuffered = Smb2CreateParameters {
         options: 0x8,
@@ -473,7 +474,7 @@ fn an_open_of_the_lease_in_a_compound_or_with_what_is_not_understood_ends_the_li
 }
 
 #[test]
-fn for_attributes_a_leased_file_may_be_opened_again() {
+fn leased_file_opens_again_for_attributes() {
     let mut world = world_with(300_000);
     let first = leased(&mut world);
     world.run_for(Duration::from_secs(1));
@@ -491,9 +492,9 @@ fn for_attributes_a_leased_file_may_be_opened_again() {
     ));
 }
 
-/// A lock through one open keeps others from what it covers, and those of its lease, too.
+/// A lock through one open excludes others from its range, including those of its lease.
 #[test]
-fn a_lock_through_one_open_leaves_the_others_of_its_lease_to_the_server() {
+fn lock_sends_other_opens_to_the_server() {
     let mut world = world_with(300_000);
     let first = leased(&mut world);
     let second = leased(&mut world);
@@ -523,9 +524,9 @@ fn a_lock_through_one_open_leaves_the_others_of_its_lease_to_the_server() {
     ));
 }
 
-/// A client that empties its own file through a second open breaks nothing by it.
+/// A client that empties its own file through a second open breaks no lease by it.
 #[test]
-fn a_leased_file_that_is_emptied_by_its_holder_is_read_from_the_server() {
+fn leased_file_emptied_by_holder_is_not_prefetched() {
     let mut world = world_with(300_000);
     let first = leased(&mut world);
     read(&mut world, 0, first, 0, 10_000);
@@ -543,7 +544,7 @@ fn a_leased_file_that_is_emptied_by_its_holder_is_read_from_the_server() {
 }
 
 #[test]
-fn a_near_half_of_an_earlier_release_is_given_no_leases() {
+fn older_near_half_gets_no_leases() {
     let mut world = Smb2World::with_settings(super::DELAY, SmbSettings::STRICT);
     let speaks = HalfFrame::Speaks {
         version: TAKES_OFFERS,
@@ -557,9 +558,9 @@ fn a_near_half_of_an_earlier_release_is_given_no_leases() {
     assert!(!is_answered_here(&mut world, &messages::read(file, 0, 10)));
 }
 
-/// WRITEs that the client was told are done are not overtaken by one through an open that nobody watches.
+/// WRITEs that the client believes complete are not overtaken by one through an untracked open.
 #[test]
-fn a_write_through_what_is_not_watched_waits_for_those_that_were_answered() {
+fn untracked_write_waits_for_answered_ones() {
     let mut world = world_with(300_000);
     let first = leased(&mut world);
     world.run_for(Duration::from_secs(1));
@@ -585,9 +586,9 @@ fn a_write_through_what_is_not_watched_waits_for_those_that_were_answered() {
     assert_eq!(world.server.files["a"][..5], *b"newer");
 }
 
-/// The client may give back more of its lease than was asked for.
+/// The client may give back more of its lease than the server requires.
 #[test]
-fn a_lease_that_is_broken_in_part_is_no_licence_any_more() {
+fn partly_broken_lease_is_no_licence() {
     let mut world = world_with(300_000);
     let file = leased(&mut world);
     world.run_for(Duration::from_secs(1));
@@ -604,7 +605,7 @@ fn a_lease_that_is_broken_in_part_is_no_licence_any_more() {
 }
 
 #[test]
-fn of_two_opens_at_once_of_which_one_empties_the_file_none_is_served() {
+fn parallel_open_and_truncation_are_not_served() {
     for empties_first in [true, false] {
         let mut world = world_with(300_000);
         let plain = Smb2CreateParameters::leased("a", KEY).request();
@@ -631,9 +632,9 @@ fn of_two_opens_at_once_of_which_one_empties_the_file_none_is_served() {
     }
 }
 
-/// A handle that is taken up again has the lease that it had, whatever its CREATE asks for.
+/// A reconnected handle has its previous lease, whatever its CREATE requests.
 #[test]
-fn a_handle_that_is_taken_up_again_without_a_word_of_its_lease_ends_the_licence() {
+fn reconnected_handle_without_lease_ends_the_licence() {
     let mut world = world_with(300_000);
     let file = leased(&mut world);
     world.run_for(Duration::from_secs(1));

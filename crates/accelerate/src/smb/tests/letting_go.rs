@@ -1,4 +1,5 @@
-//! What cannot be helped: before anything was altered it passes for ever, afterwards it ends.
+//! Tests of flows that cannot be accelerated: before any change they pass untouched for ever,
+//! afterwards they are closed.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::{DELAY, contents, open, read, world_with};
 use crate::{LettingGo, ReasonCode};
 
 #[test]
-fn a_signed_request_lets_go_before_anything_is_altered() {
+fn signed_request_lets_go_before_any_change() {
     let mut world = Smb2World::new(DELAY);
     world.ask(0, &messages::negotiate());
     let answer = world.ask(0, &messages::session_setup());
@@ -51,7 +52,7 @@ fn a_signed_request_lets_go_before_anything_is_altered() {
 }
 
 #[test]
-fn what_is_not_smb2_passes_with_its_reason() {
+fn non_smb2_passes_with_its_reason() {
     let cases: [(&[u8], ReasonCode); 4] = [
         (
             b"\0\0\0\x20\xfdSMB0123456789012345678901234567",
@@ -98,7 +99,7 @@ fn what_is_not_smb2_passes_with_its_reason() {
 }
 
 #[test]
-fn a_signed_request_after_an_open_was_served_ends_the_flow() {
+fn signed_request_after_serving_ends_the_flow() {
     let mut world = world_with(100_000);
     let file = open(&mut world, 0);
     let signed = messages::read(file, 0, 10).with_flags(flag::SIGNED);

@@ -1,4 +1,4 @@
-//! Listings: what clients wait for, and that each gets the names that it would get without us.
+//! Listings: the waits of clients, and that each gets the names that it would get without the pair.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn names(answer: &Smb2Response) -> Vec<String> {
     names
 }
 
-/// Lists until there is no more.
+/// Lists a directory to its end.
 fn list_all(world: &mut Smb2World, who: usize, directory: FileId, length: u32) -> Vec<String> {
     let mut all = Vec::new();
     loop {
@@ -65,7 +65,7 @@ fn all(world: &Smb2World) -> Vec<String> {
     world.server.files.keys().cloned().collect()
 }
 
-/// What a stock smbclient asks to list a directory and the free space.
+/// The requests of a stock smbclient that lists a directory and the free space.
 fn stock_listing(world: &mut Smb2World) -> f64 {
     let start = world.now;
     let file = directory(world);
@@ -84,7 +84,7 @@ fn stock_listing(world: &mut Smb2World) -> f64 {
 }
 
 #[test]
-fn a_thousand_names_and_the_free_space_take_two_round_trips() {
+fn thousand_names_take_two_round_trips() {
     let mut world = world_with(1_000);
     for _ in 0..3 {
         let round_trips = stock_listing(&mut world);
@@ -94,7 +94,7 @@ fn a_thousand_names_and_the_free_space_take_two_round_trips() {
 }
 
 #[test]
-fn a_long_listing_in_small_blocks_waits_for_its_beginning_alone() {
+fn long_listing_waits_only_for_its_beginning() {
     let mut world = world_with(20_000);
     let file = directory(&mut world);
     let start = world.now;
@@ -105,7 +105,7 @@ fn a_long_listing_in_small_blocks_waits_for_its_beginning_alone() {
 }
 
 #[test]
-fn names_are_listed_anew_where_the_client_begins_anew() {
+fn listing_restarts_when_the_client_restarts() {
     for flags in [0x01, 0x10, 0x11] {
         let mut world = world_with(3_000);
         let file = directory(&mut world);
@@ -121,7 +121,7 @@ fn names_are_listed_anew_where_the_client_begins_anew() {
 }
 
 #[test]
-fn a_client_that_waits_gets_the_names_of_the_moment_it_asks() {
+fn waiting_client_gets_current_names() {
     let mut world = world_with(10);
     let file = directory(&mut world);
     world.run_for(Duration::from_secs(1));
@@ -131,7 +131,7 @@ fn a_client_that_waits_gets_the_names_of_the_moment_it_asks() {
 }
 
 #[test]
-fn a_client_sees_the_file_that_it_made_before_it_asked() {
+fn client_sees_its_file_made_before() {
     for pause in [0, 40, 51, 99, 101, 150] {
         let mut world = world_with(10);
         let file = directory(&mut world);
@@ -146,7 +146,7 @@ fn a_client_sees_the_file_that_it_made_before_it_asked() {
 
 /// On a path so short that the first names still wait for their question.
 #[test]
-fn a_client_is_shown_what_it_has_made_since_the_first_names_came() {
+fn client_sees_its_changes_after_first_names() {
     let mut world = Smb2World::new(Duration::from_millis(4));
     world.set_up(0);
     world.create(0, &Smb2CreateParameters::open("old"));
@@ -165,7 +165,7 @@ fn a_client_is_shown_what_it_has_made_since_the_first_names_came() {
 }
 
 #[test]
-fn what_was_not_guessed_is_the_servers_answer() {
+fn unpredicted_query_gets_the_servers_answer() {
     let mut world = world_with(1_000);
     let file = directory(&mut world);
     let mut request = messages::list(file, 0, 65_536);
@@ -185,7 +185,7 @@ fn what_was_not_guessed_is_the_servers_answer() {
 }
 
 #[test]
-fn one_name_at_a_time_is_not_gone_ahead_of() {
+fn single_entry_queries_are_not_prefetched() {
     let mut world = world_with(20);
     let file = directory(&mut world);
     for name in all(&world) {
@@ -199,7 +199,7 @@ fn one_name_at_a_time_is_not_gone_ahead_of() {
 }
 
 #[test]
-fn a_client_that_asks_for_little_at_a_time_gets_it_so() {
+fn small_queries_get_small_answers() {
     let mut world = world_with(1_000);
     for length in [4_096, 16_384, 20_000, 8 << 20] {
         let file = directory(&mut world);
@@ -209,12 +209,12 @@ fn a_client_that_asks_for_little_at_a_time_gets_it_so() {
     assert!(world.let_go.is_none());
 }
 
-/// How long a server may take: what is read ahead comes after the client's question, or after that
-/// has reached the far half, or both.
+/// The times that a server may take: prefetched data arrives after the client's query, or after the
+/// query has reached the far half, or both.
 const TAKES: [u64; 6] = [0, 1, 10, 40, 120, 300];
 
 #[test]
-fn what_is_too_long_for_a_question_never_answers_the_next_one() {
+fn oversized_answer_is_never_used_later() {
     for takes in TAKES {
         for count in [0, 1, 20, 200, 350, 1_000, 2_000] {
             for (length, flags) in [(16_384, 0), (32_768, 0), (32_768, 0x01), (32_768, 0x10)] {
@@ -232,7 +232,7 @@ fn what_is_too_long_for_a_question_never_answers_the_next_one() {
 }
 
 #[test]
-fn who_begins_anew_while_names_are_under_way_gets_the_first() {
+fn restart_during_prefetch_gets_first_names() {
     for takes in TAKES {
         for pause in [0, 1, 50, 101, 250] {
             let mut world = world_with(2_500);
@@ -254,7 +254,7 @@ fn who_begins_anew_while_names_are_under_way_gets_the_first() {
 }
 
 #[test]
-fn names_asked_for_within_a_compound_are_all_told() {
+fn compounded_queries_get_all_names() {
     for takes in TAKES {
         for pause in [0, 60, 1_000] {
             let mut world = world_with(1_000);
@@ -272,7 +272,7 @@ fn names_asked_for_within_a_compound_are_all_told() {
 }
 
 #[test]
-fn a_compound_that_begins_anew_amid_a_listing_gets_the_first_names() {
+fn compounded_restart_gets_first_names() {
     for takes in TAKES {
         for pause in [0, 60, 1_000] {
             let mut world = world_with(3_000);
@@ -294,7 +294,7 @@ fn a_compound_that_begins_anew_amid_a_listing_gets_the_first_names() {
 }
 
 #[test]
-fn a_compound_that_lists_and_closes_gets_the_first_names() {
+fn compounded_list_and_close_gets_first_names() {
     for takes in TAKES {
         for pause in [0, 60, 1_000] {
             let mut world = world_with(1_000);
@@ -313,7 +313,7 @@ fn a_compound_that_lists_and_closes_gets_the_first_names() {
 }
 
 #[test]
-fn a_question_that_is_refused_leaves_the_beginning_where_it_was() {
+fn refused_query_leaves_the_position() {
     let mut world = world_with(1_000);
     let file = directory(&mut world);
     let mut request = messages::list(file, 0, 65_536);
@@ -325,7 +325,7 @@ fn a_question_that_is_refused_leaves_the_beginning_where_it_was() {
 }
 
 #[test]
-fn who_is_refused_to_begin_anew_is_told_no_names_from_elsewhere() {
+fn refused_restart_gets_no_later_names() {
     for takes in TAKES {
         for (waits, goes_on) in [(true, true), (false, true), (true, false), (false, false)] {
             let mut world = world_with(3_000);
@@ -360,7 +360,7 @@ fn who_is_refused_to_begin_anew_is_told_no_names_from_elsewhere() {
 }
 
 #[test]
-fn a_question_behind_one_that_is_refused_gets_the_first_names() {
+fn query_after_a_refused_one_gets_first_names() {
     for takes in TAKES {
         let mut world = world_with(1_000);
         world.server_takes = Duration::from_millis(takes);
@@ -395,7 +395,7 @@ fn a_closed_directory_is_not_listed() {
 }
 
 #[test]
-fn what_was_asked_before_the_close_is_answered() {
+fn query_before_close_is_answered() {
     let ends = [
         messages::close as fn(FileId) -> messages::Smb2Message,
         |_| messages::tree_disconnect(),
@@ -423,7 +423,7 @@ fn what_was_asked_before_the_close_is_answered() {
 }
 
 #[test]
-fn listings_that_stand_still_hold_a_limited_number_of_bytes() {
+fn idle_listings_hold_limited_bytes() {
     let mut world = world_with(6_000);
     let directories: Vec<FileId> = (0..20)
         .map(|_| {
@@ -468,7 +468,7 @@ fn questions_that_wait_are_counted_and_limited() {
 }
 
 #[test]
-fn who_goes_on_in_another_way_is_cut_off_rather_than_told_wrong_names() {
+fn changed_continuation_is_closed_without_wrong_names() {
     let mut world = world_with(3_000);
     let file = directory(&mut world);
     world.ask(0, &messages::list(file, 0, 65_536));
@@ -480,7 +480,7 @@ fn who_goes_on_in_another_way_is_cut_off_rather_than_told_wrong_names() {
 }
 
 #[test]
-fn directories_that_are_never_listed_are_soon_read_no_more() {
+fn unlisted_directories_stop_being_prefetched() {
     let mut world = world_with(100);
     for _ in 0..10 {
         let file = directory(&mut world);
@@ -492,7 +492,7 @@ fn directories_that_are_never_listed_are_soon_read_no_more() {
 }
 
 #[test]
-fn listings_at_random_while_names_come_and_go_are_never_of_the_past() {
+fn random_listings_are_never_outdated() {
     for seed in 0..20 {
         let mut random = SeededRandom::from_seed(seed);
         let mut world = world_with(1 + random.below(1_000) as usize);
@@ -533,7 +533,7 @@ fn listings_at_random_while_names_come_and_go_are_never_of_the_past() {
 }
 
 #[test]
-fn questions_at_random_are_answered_from_where_the_client_stands() {
+fn random_queries_follow_the_clients_position() {
     for seed in 0..150 {
         // Who goes on as it began is never cut off.
         let is_steady = seed % 3 > 0;

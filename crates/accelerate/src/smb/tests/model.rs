@@ -1,8 +1,8 @@
-//! Two clients at random, one behind the halves and one beside the server, over a path that is cut and
-//! nodes that die, at a server that refuses things: what is told to either must hold against what
-//! happened at the server (`trace` says how).
+//! Two random clients, one behind the halves and one beside the server, over a path that is cut and
+//! nodes that fail, at a server that refuses requests. The answers to both must be consistent with
+//! the events at the server (`trace` defines the check).
 //!
-//! A failure names its seed; `run(seed)` is all of it again.
+//! A failure prints its seed; `run(seed)` repeats the run.
 
 mod trace;
 
@@ -27,18 +27,18 @@ use trace::{
 };
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// Of the servers that were measured (docs/decisions/0044).
+/// The wait of the servers that were measured (docs/decisions/0044).
 const SERVER_WAITS: Duration = Duration::from_secs(35);
-/// How long a server that works on several WRITEs at a time takes for them.
+/// The time that a server takes for WRITEs when it works on several at a time.
 const SERVER_HOLDS: Duration = Duration::from_millis(100);
-/// After so long without a word a node counts its peer as gone.
+/// The silence after which a node counts its peer as gone.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 const RELAXED: ConsistencyMode = ConsistencyMode::Relaxed {
     staleness: ConsistencyMode::STALENESS,
 };
 const DEVICE_ERROR: u32 = 0xc000_0185;
 
-/// What a handle is for.
+/// The use of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HandleUse {
     Data {
@@ -50,7 +50,7 @@ enum HandleUse {
     Listing(ModelListing),
 }
 
-/// Where a client stands in a listing.
+/// The position of a client in a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ModelListing {
     Fresh,
@@ -58,7 +58,7 @@ enum ModelListing {
     Asked,
     /// There are more names.
     Amid,
-    /// There are none, or it was refused: it may begin anew.
+    /// There are none, or the query was refused: it may restart.
     Over,
 }
 
@@ -66,18 +66,18 @@ enum ModelListing {
 struct ModelHandle {
     file: FileId,
     is_for: HandleUse,
-    /// Where the last READ ended.
+    /// The end of the last READ.
     at: u64,
 }
 
-/// What a client has to give back.
+/// The oplock or lease that a client must give back.
 #[derive(Clone, Copy, Debug)]
 enum BreakTarget {
     Oplock(FileId),
     Lease(LeaseKey),
 }
 
-/// What a client waits for.
+/// The event that a client waits for.
 #[derive(Debug)]
 struct ClientWait {
     id: u64,
@@ -93,22 +93,22 @@ struct ModelRun {
     trouble: TraceFaults,
     handles: [Vec<ModelHandle>; 2],
     waits: [Vec<ClientWait>; 2],
-    /// Every open for which a client asked for an oplock.
+    /// The opens for which a client requested an oplock.
     own_oplocks: BTreeSet<FileId>,
-    /// Notices that have been looked at, and acknowledgements to come.
+    /// The number of handled notices, and outstanding acknowledgements.
     heard: [usize; 2],
     acknowledges: Vec<(Time, usize, BreakTarget, u8)>,
     /// Oplocks that the server wants back, and since when.
     breaks: Vec<(Time, FileId)>,
     seen: usize,
     ends_at: Option<Time>,
-    /// When the nodes find that nothing is heard any more.
+    /// The time at which the nodes notice the silence.
     falls_silent: Option<Time>,
     tag: u32,
     scale: u64,
-    /// Bytes of names that clients ask for.
+    /// The length of clients' requests for names, in bytes.
     lists: u32,
-    /// The file that both mostly work on, if there is one.
+    /// The file that both clients mostly use, if there is one.
     favourite: Option<usize>,
     /// The client behind the halves often opens files one after the other to read them; the next.
     goes_through: Option<usize>,
@@ -212,7 +212,7 @@ impl ModelRun {
         self.waits[who].push(ClientWait { id, place, opens });
     }
 
-    /// Opens the file that comes next, to read it.
+    /// Opens the next file, to read it.
     fn open_next(&mut self, index: usize) {
         self.goes_through = Some((index + 1) % NAMES.len());
         let create = Smb2CreateParameters {
@@ -337,7 +337,7 @@ impl ModelRun {
         self.ask(who, &request, asked, None);
     }
 
-    /// What the client behind the halves can do while nothing crosses the path.
+    /// Performs a random action of the client behind the halves while nothing crosses the path.
     fn act_alone(&mut self) {
         let is_meant = |handle: &&ModelHandle| matches!(handle.is_for, HandleUse::Data { .. });
         let meant: Vec<ModelHandle> = self.handles[0].iter().filter(is_meant).cloned().collect();
@@ -412,7 +412,7 @@ impl ModelRun {
         );
     }
 
-    /// What the world does beside the clients.
+    /// Causes a random event beside the clients.
     fn trouble(&mut self) {
         let now = self.world.now;
         match self.random.below(160) {
@@ -459,7 +459,7 @@ impl ModelRun {
         self.trouble.holds_writes |= self.world.server.holds_writes;
     }
 
-    /// Nothing passes for so long, while the clients go on.
+    /// Cuts the path for so long, while the clients continue.
     fn cut(&mut self, span: Duration) {
         let start = self.world.now;
         self.world.is_cut = true;
@@ -486,7 +486,7 @@ impl ModelRun {
         }
     }
 
-    /// Lets time pass, and takes in what it brings.
+    /// Lets time pass, and handles its events.
     fn go_on(&mut self, span: Duration) {
         let end = self.world.now + span;
         loop {
@@ -518,7 +518,7 @@ impl ModelRun {
             .fold(never, Time::min)
     }
 
-    /// Does what is due.
+    /// Performs the due actions.
     fn do_due(&mut self) {
         let now = self.world.now;
         self.world.server.do_held_writes();
@@ -645,7 +645,7 @@ impl ModelRun {
         }
     }
 
-    /// Ends all, and gives what was counted, or what was wrong.
+    /// Ends the run. Returns its counts, or the error.
     fn end(mut self) -> Result<TraceCounts, String> {
         self.world.server.disk = usize::MAX;
         self.world.server.refuses = None;
@@ -710,7 +710,7 @@ fn run(seed: u64, steps: usize, consistency: ConsistencyMode) -> TraceCounts {
     }
 }
 
-/// Goes through all seeds whatever becomes of one, and names those that failed.
+/// Runs all seeds even if one fails, and names the failed ones.
 #[allow(clippy::disallowed_macros)]
 fn run_all(seeds: std::ops::Range<u64>, steps: usize, consistency: ConsistencyMode) {
     let (mut all, mut failed) = (TraceCounts::default(), Vec::new());
@@ -733,7 +733,7 @@ fn run_all(seeds: std::ops::Range<u64>, steps: usize, consistency: ConsistencyMo
 }
 
 #[test]
-fn two_clients_at_random_never_see_what_a_direct_client_would_not() {
+fn two_random_clients_match_direct_clients() {
     run_all(0..100, 150, ConsistencyMode::Strict);
 }
 

@@ -1,4 +1,5 @@
-//! What is not served passes: set-up, compounds, pending requests, cancels, breaks of others.
+//! Tests of requests that are not served and pass: set-up, compounds, pending requests, cancels,
+//! breaks of others.
 
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ fn set_up_passes_byte_for_byte() {
 }
 
 #[test]
-fn related_compounds_get_their_answers_under_the_clients_ids() {
+fn related_compounds_keep_the_clients_ids() {
     let mut world = world_with(50_000);
     let served = open(&mut world, 0);
     let other = world.server.files["a"].clone();
@@ -72,7 +73,7 @@ impl MapAnswers for Vec<u64> {
 }
 
 #[test]
-fn a_compound_that_writes_to_a_served_open_makes_what_came_ahead_stale() {
+fn compounded_write_makes_prefetched_data_stale() {
     let mut world = world_with(500_000);
     let file = open(&mut world, 0);
     for block in 0..4 {
@@ -87,9 +88,10 @@ fn a_compound_that_writes_to_a_served_open_makes_what_came_ahead_stale() {
     assert_eq!(read(&mut world, 0, file, 40_000, 64), [3; 64]);
 }
 
-/// The server goes by the request before, not by what a related one names ([MS-SMB2] §3.3.5.2.7.2).
+/// The server uses the request before, not the open that a related one names ([MS-SMB2]
+/// §3.3.5.2.7.2).
 #[test]
-fn a_related_request_works_on_the_open_before_it_though_it_names_another() {
+fn related_request_uses_the_previous_open() {
     for names in [FileId::RELATED, FileId([9; 16])] {
         let mut world = world_with(500_000);
         let other = world.server.files["a"].clone();
@@ -135,7 +137,7 @@ fn open_b(world: &mut Smb2World, who: usize) -> FileId {
 }
 
 #[test]
-fn pending_requests_pass_and_can_be_cancelled_either_way() {
+fn pending_requests_pass_and_can_be_cancelled() {
     let mut world = world_with(500_000);
     let file = open(&mut world, 0);
     for by_async_id in [false, true] {
@@ -158,7 +160,7 @@ fn pending_requests_pass_and_can_be_cancelled_either_way() {
 }
 
 #[test]
-fn a_cancel_of_a_read_that_is_answered_from_here_harms_nothing() {
+fn cancel_of_a_locally_answered_read_is_harmless() {
     let mut world = world_with(500_000);
     let file = open(&mut world, 0);
     for block in 0..10 {
@@ -171,7 +173,7 @@ fn a_cancel_of_a_read_that_is_answered_from_here_harms_nothing() {
 }
 
 #[test]
-fn an_open_in_another_tree_or_session_is_not_answered_from_here() {
+fn open_of_another_session_is_not_answered() {
     let mut world = world_with(100_000);
     let file = open(&mut world, 0);
     world.run_for(Duration::from_secs(1));
@@ -191,9 +193,10 @@ fn world_next_id(world: &Smb2World) -> u64 {
     world.server.log.len() as u64
 }
 
-/// It counts on by then, and servers refuse what comes late under an earlier number.
+/// The client increments the number by then, and servers refuse late requests under an earlier
+/// number.
 #[test]
-fn what_a_client_asks_after_it_has_lost_a_channel_is_the_servers_to_judge() {
+fn requests_after_channel_loss_go_to_the_server() {
     let mut world = world_with(100_000);
     let file = open(&mut world, 0);
     world.run_for(Duration::from_secs(1));
@@ -226,7 +229,7 @@ fn keep_alives_pass_while_an_open_is_served() {
 }
 
 #[test]
-fn an_echo_and_an_unserved_open_pass_while_another_is_served() {
+fn echo_and_unserved_open_pass() {
     let mut world = world_with(300_000);
     let file = open(&mut world, 0);
     let answer = world.ask(0, &messages::echo());

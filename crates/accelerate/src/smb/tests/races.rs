@@ -1,5 +1,5 @@
-//! What comes in another order than usual: a server that does WRITEs side by side, breaks beside
-//! other CREATEs, cancellations of what is done, trees that end with their opens.
+//! Tests of unusual orders: a server that executes WRITEs in parallel, breaks beside other CREATEs,
+//! cancellations of finished requests, trees that end with their opens.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::super::wire::header::status;
 use super::{contents, open, read, world_with};
 use crate::AcceleratorInput;
 
-/// Whether a request was answered by the server, which is a round trip away.
+/// Returns true if a request was answered by the server, which is a round trip away.
 fn waits_for_the_server(world: &mut Smb2World, request: &messages::Smb2Message) -> bool {
     let start = world.now;
     world.ask(0, request);
@@ -19,7 +19,7 @@ fn waits_for_the_server(world: &mut Smb2World, request: &messages::Smb2Message) 
 }
 
 #[test]
-fn writes_to_the_same_place_reach_a_server_that_does_them_side_by_side_in_order() {
+fn overlapping_writes_reach_a_parallel_server_in_order() {
     let mut world = world_with(0);
     let file = open(&mut world, 0);
     read(&mut world, 0, file, 0, 10);
@@ -37,7 +37,7 @@ fn writes_to_the_same_place_reach_a_server_that_does_them_side_by_side_in_order(
 }
 
 #[test]
-fn a_client_hears_of_the_break_of_its_own_oplock_while_another_open_is_under_way() {
+fn own_break_arrives_during_another_open() {
     let mut world = world_with(1_000);
     // In a compound, so that it is the server's alone.
     let theirs = Smb2CreateParameters {
@@ -75,7 +75,7 @@ fn cancelling_what_is_done_cancels_nothing_else() {
 }
 
 #[test]
-fn opens_that_end_with_their_tree_leave_room_for_others() {
+fn opens_ended_by_their_tree_free_their_places() {
     let mut world = world_with(1_000);
     for _ in 0..=OPENS_MAX {
         open(&mut world, 0);
@@ -90,7 +90,7 @@ fn opens_that_end_with_their_tree_leave_room_for_others() {
 }
 
 #[test]
-fn a_late_write_is_refused_behind_an_answer_that_is_coming_in() {
+fn late_write_is_refused_after_a_partial_answer() {
     let mut world = world_with(1_000_000);
     let other = world.beside();
     let file = open(&mut world, 0);
@@ -111,7 +111,7 @@ fn a_late_write_is_refused_behind_an_answer_that_is_coming_in() {
 }
 
 #[test]
-fn a_late_write_that_waits_as_the_near_half_confirms_is_refused() {
+fn late_write_during_confirmation_is_refused() {
     let mut world = world_with(100);
     world.server.files.insert("b".to_owned(), contents(100));
     let other = world.beside();
@@ -143,7 +143,7 @@ fn a_late_write_that_waits_as_the_near_half_confirms_is_refused() {
 }
 
 #[test]
-fn a_client_that_never_stops_writing_keeps_nobody_waiting() {
+fn endless_writer_does_not_block_a_breaker() {
     let mut world = world_with(100);
     world.server.credits_max = 512;
     let other = world.beside();
@@ -171,7 +171,7 @@ fn a_client_that_never_stops_writing_keeps_nobody_waiting() {
 }
 
 #[test]
-fn an_open_that_can_outlive_its_connection_is_written_to_by_the_server_alone() {
+fn durable_open_is_written_only_by_the_server() {
     let mut world = world_with(0);
     let create = Smb2CreateParameters {
         oplock: 9,
@@ -187,7 +187,7 @@ fn an_open_that_can_outlive_its_connection_is_written_to_by_the_server_alone() {
 }
 
 #[test]
-fn a_write_where_the_client_holds_a_shared_lock_is_the_servers_to_judge() {
+fn write_under_shared_lock_goes_to_server() {
     let mut world = world_with(1_000);
     let file = open(&mut world, 0);
     assert!(!waits_for_the_server(
@@ -202,7 +202,7 @@ fn a_write_where_the_client_holds_a_shared_lock_is_the_servers_to_judge() {
 }
 
 #[test]
-fn writes_that_come_after_the_server_took_a_clients_own_oplock_are_refused() {
+fn writes_after_a_broken_client_oplock_are_refused() {
     let mut world = world_with(100);
     let other = world.beside();
     let create = Smb2CreateParameters {
@@ -228,7 +228,7 @@ fn writes_that_come_after_the_server_took_a_clients_own_oplock_are_refused() {
 }
 
 #[test]
-fn what_clients_jump_over_is_not_kept_for_ever() {
+fn skipped_data_is_not_kept_forever() {
     let mut world = world_with(12 << 20);
     let files: Vec<_> = ["a", "b", "c", "d"]
         .iter()
@@ -254,7 +254,7 @@ fn what_clients_jump_over_is_not_kept_for_ever() {
 }
 
 #[test]
-fn what_was_asked_before_a_close_without_waiting_is_read() {
+fn reads_pipelined_before_a_close_are_answered() {
     for cut in [Duration::ZERO, Duration::from_secs(15)] {
         for moment in 0..30 {
             let mut world = world_with(300_000);
@@ -287,7 +287,7 @@ fn what_was_asked_before_a_close_without_waiting_is_read() {
 }
 
 #[test]
-fn what_was_asked_among_writes_before_a_close_without_waiting_is_read() {
+fn reads_among_pipelined_writes_are_answered() {
     for rounds in 1..5 {
         let mut world = world_with(10_000);
         world.server.credits_max = 512;
@@ -322,7 +322,7 @@ fn what_was_asked_among_writes_before_a_close_without_waiting_is_read() {
 }
 
 #[test]
-fn an_oplock_that_goes_with_a_close_is_not_given_back_behind_it() {
+fn oplock_ended_by_close_is_not_released_again() {
     // A server that knows the open no more objects.
     for moment in 0..30 {
         let mut world = world_with(10_000);
@@ -340,7 +340,7 @@ fn an_oplock_that_goes_with_a_close_is_not_given_back_behind_it() {
 }
 
 #[test]
-fn nothing_is_answered_while_the_far_node_may_be_gone() {
+fn lost_far_node_stops_local_answers() {
     let mut world = world_with(100_000);
     let file = open(&mut world, 0);
     read(&mut world, 0, file, 0, 1_000);
@@ -360,7 +360,7 @@ fn nothing_is_answered_while_the_far_node_may_be_gone() {
 }
 
 #[test]
-fn nothing_is_answered_behind_the_end_of_the_servers_stream() {
+fn no_local_answers_after_the_servers_stream_end() {
     let mut world = world_with(10_000);
     let file = open(&mut world, 0);
     read(&mut world, 0, file, 0, 1_000);
@@ -376,7 +376,7 @@ fn nothing_is_answered_behind_the_end_of_the_servers_stream() {
 }
 
 #[test]
-fn a_tree_that_ends_with_an_open_whose_write_was_lost_says_so() {
+fn tree_disconnect_reports_a_lost_write() {
     let mut world = world_with(0);
     world.server.disk = 10;
     let file = open(&mut world, 0);

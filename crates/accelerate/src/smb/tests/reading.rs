@@ -1,4 +1,4 @@
-//! Serial readers: what they wait for, counted in round trips.
+//! Serial readers: their waits, counted in round trips.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn read_all(world: &mut Smb2World, length: usize, block: u32) {
 }
 
 #[test]
-fn a_serial_reader_of_a_hundred_blocks_waits_for_a_few_round_trips() {
+fn serial_reader_waits_for_few_round_trips() {
     let length = 100 * BLOCK as usize;
     let mut world = world_with(length);
     let start = world.now;
@@ -38,7 +38,7 @@ fn a_serial_reader_of_a_hundred_blocks_waits_for_a_few_round_trips() {
 }
 
 #[test]
-fn the_link_and_not_its_delay_limits_a_serial_reader() {
+fn bandwidth_limits_a_serial_reader() {
     // T1 and OC-1 with the delays of the published tables, 15 s of data.
     for (rate, delay) in [(193_000.0, 30), (193_000.0, 250), (6_480_000.0, 250)] {
         let length = (15.0 * rate) as u64;
@@ -75,7 +75,7 @@ fn no_block_crosses_the_path_twice() {
 }
 
 #[test]
-fn a_small_file_is_read_in_the_round_trip_of_its_open() {
+fn small_file_is_read_with_its_open() {
     let mut world = world_with(10_000);
     let start = world.now;
     let file = open(&mut world, 0);
@@ -96,7 +96,7 @@ fn every_cut_of_the_streams_gives_the_same() {
 }
 
 #[test]
-fn a_server_that_gives_one_credit_is_read_ahead_of_too() {
+fn server_granting_one_credit_is_prefetched() {
     let length = 50 * BLOCK as usize;
     let mut world = Smb2World::new(DELAY);
     world.server.credits_max = 1;
@@ -110,7 +110,7 @@ fn a_server_that_gives_one_credit_is_read_ahead_of_too() {
 }
 
 #[test]
-fn a_reader_that_jumps_about_gets_what_it_asks_for() {
+fn random_reader_gets_correct_data() {
     let length = 400_000;
     let mut world = world_with(length);
     let whole = contents(length);
@@ -148,7 +148,7 @@ fn a_client_that_pipelines_gets_everything_once() {
 }
 
 #[test]
-fn the_position_is_where_the_clients_own_reads_have_left_it() {
+fn position_follows_the_clients_own_reads() {
     let mut world = world_with(100_000);
     let file = open(&mut world, 0);
     let position = |world: &mut Smb2World| {
@@ -170,7 +170,7 @@ fn the_position_is_where_the_clients_own_reads_have_left_it() {
 }
 
 #[test]
-fn opens_that_ask_for_more_care_are_not_served() {
+fn opens_with_special_options_are_not_served() {
     let cases: [Smb2CreateParameters<'_>; 5] = [
         Smb2CreateParameters {
             context: Some(b"DHnQ"),
@@ -205,9 +205,10 @@ fn opens_that_ask_for_more_care_are_not_served() {
     }
 }
 
-/// What opens want to be read ahead is limited for all of them together, and adding that up costs a look at each.
+/// The data that opens want read ahead is limited for all of them together. The sum needs one look
+/// at each open.
 #[test]
-fn a_message_costs_no_more_than_a_look_at_each_open_though_many_want_more_read_ahead() {
+fn message_cost_is_one_look_per_open() {
     const OPENS: usize = 200;
     let mut world = world_with(0);
     let data = contents(100_000);

@@ -1,5 +1,5 @@
-//! Files that are opened ahead of a client that goes through them: what it waits for, and that nobody
-//! is shown or refused what would not be so without us.
+//! Files that are opened ahead of a client that goes through them: its waits, and that no client
+//! gets an answer or refusal that differs from one without the pair.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,7 @@ fn open(world: &mut Smb2World, who: usize, index: usize) -> FileId {
     world.create(who, &to_read(&name(index)))
 }
 
-/// Opens, reads and closes a file; what it holds.
+/// Opens, reads and closes a file. Returns its contents.
 fn read(world: &mut Smb2World, index: usize) -> Vec<u8> {
     let file = open(world, 0, index);
     let data = super::read(world, 0, file, 0, LENGTH as u32);
@@ -96,7 +96,7 @@ fn read_all(world: &mut Smb2World, files: std::ops::Range<usize>) {
 }
 
 #[test]
-fn a_thousand_small_files_wait_for_a_fifth_of_a_round_trip_each_at_most() {
+fn small_files_wait_a_fifth_round_trip() {
     let mut world = world_with(1_000);
     let start = world.now;
     read_all(&mut world, 0..1_000);
@@ -111,7 +111,7 @@ fn a_thousand_small_files_wait_for_a_fifth_of_a_round_trip_each_at_most() {
 }
 
 #[test]
-fn so_they_do_where_the_key_of_a_session_is_known_and_little_is_signed() {
+fn signed_small_files_also_open_ahead() {
     for signs_little in [false, true] {
         let accounts = DelegatedAccounts::parse("CORP\\anna:password:secret").expect("it is one");
         let settings = SmbSettings {
@@ -153,7 +153,7 @@ fn under_the_strict_policy_nothing_is_opened_ahead() {
 }
 
 #[test]
-fn what_the_client_does_not_want_is_closed_when_it_is_too_old() {
+fn outdated_speculative_open_is_closed() {
     let mut world = world_with(200);
     read_all(&mut world, 0..20);
     world.run_for(DELAY * 4);
@@ -169,7 +169,7 @@ fn what_the_client_does_not_want_is_closed_when_it_is_too_old() {
 }
 
 #[test]
-fn another_client_writes_to_what_is_open_ahead_and_the_first_sees_it() {
+fn client_sees_a_write_to_an_offered_open() {
     for pause in [0, 30, 60, 200] {
         let mut world = world_with(100);
         let other = world.beside();
@@ -194,7 +194,7 @@ fn another_client_writes_to_what_is_open_ahead_and_the_first_sees_it() {
 }
 
 #[test]
-fn another_client_opens_what_is_ahead_at_every_moment() {
+fn second_open_at_any_time_stays_consistent() {
     for moment in 0..40 {
         let mut world = world_with(60);
         let other = world.beside();
@@ -257,9 +257,9 @@ fn a_client_that_renames_gets_nothing_from_before() {
     assert!(world.let_go.is_none());
 }
 
-/// Also where nothing was heard yet of what may change them.
+/// The same holds before any change is known.
 #[test]
-fn an_open_behind_what_may_change_names_is_the_servers() {
+fn open_after_name_change_goes_to_server() {
     let mut world = world_with(40);
     read_all(&mut world, 0..10);
     let is_at_once = |world: &mut Smb2World, index: usize| {
@@ -276,7 +276,7 @@ fn an_open_behind_what_may_change_names_is_the_servers() {
 }
 
 #[test]
-fn nothing_is_given_while_the_path_is_cut_for_longer_than_it_may_be_old() {
+fn no_offer_is_used_beyond_its_age() {
     let mut world = world_with(100);
     let other = world.beside();
     read_all(&mut world, 0..10);
@@ -302,7 +302,7 @@ fn nothing_is_given_while_the_path_is_cut_for_longer_than_it_may_be_old() {
 }
 
 #[test]
-fn who_disconnects_from_the_share_leaves_nothing_open() {
+fn tree_disconnect_leaves_nothing_open() {
     let mut world = world_with(100);
     read_all(&mut world, 0..20);
     world.ask(0, &messages::tree_disconnect());

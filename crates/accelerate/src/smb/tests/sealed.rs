@@ -1,5 +1,5 @@
-//! Sessions and shares that are encrypted, with and without their key: each host gets what the other
-//! would have sent it, encrypted where that would be, and no nonce comes twice under one key.
+//! Encrypted sessions and shares, with and without their key: each host gets the other's messages,
+//! encrypted where the original was, and no nonce repeats under one key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn settings(accounts: &str) -> SmbSettings {
     }
 }
 
-/// A world whose server encrypts, with the file "a", before anybody is connected.
+/// A world whose server encrypts, with the file "a", before any client is connected.
 fn unconnected(
     accounts: &str,
     dialect: u16,
@@ -67,8 +67,8 @@ fn world_of((dialect, cipher): (u16, u16), length: usize) -> Smb2World {
     world
 }
 
-/// What either host got was encrypted as it had to be, under nonces that came once, nothing let go, and
-/// something was done.
+/// Asserts that every message was encrypted as required, that no nonce repeated, that nothing was
+/// let go, and that requests were answered early.
 fn assert_all_sealed(world: &Smb2World) {
     let client = &world.clients[0];
     assert_eq!((client.forged, client.unlike), (0, 0), "answers");
@@ -79,7 +79,7 @@ fn assert_all_sealed(world: &Smb2World) {
 }
 
 #[test]
-fn an_encrypted_serial_reader_waits_no_longer_than_another() {
+fn encrypted_serial_reader_waits_no_longer() {
     for way in WAYS {
         let length = 20 * BLOCK as usize;
         let mut world = world_of(way, length);
@@ -98,7 +98,7 @@ fn an_encrypted_serial_reader_waits_no_longer_than_another() {
 }
 
 #[test]
-fn an_encrypted_serial_writer_waits_no_longer_than_another() {
+fn encrypted_serial_writer_waits_no_longer() {
     for way in WAYS {
         let mut world = world_of(way, 0);
         let file = open(&mut world, 0);
@@ -175,7 +175,7 @@ fn no_nonce_comes_twice_on_either_lan() {
 }
 
 #[test]
-fn every_cut_of_the_streams_is_opened_and_sealed_alike() {
+fn encryption_is_independent_of_fragmentation() {
     for piece in [1, 63, 68, 84, 1_000] {
         let mut world = unconnected(
             "*\\anna:password:secret",
@@ -198,7 +198,7 @@ fn every_cut_of_the_streams_is_opened_and_sealed_alike() {
 }
 
 #[test]
-fn what_is_under_way_as_keys_are_handed_over_is_opened_too() {
+fn messages_in_transit_at_key_exchange_are_decrypted() {
     let mut world = unconnected(
         "*\\anna:password:secret",
         0x0311,
@@ -259,7 +259,7 @@ fn compounds_pending_requests_cancels_and_breaks_stay_encrypted() {
 
 /// As smbtorture's `compound.related9` sends it, and as Samba's server answers.
 #[test]
-fn a_compound_that_relates_to_nothing_is_refused_and_the_flow_goes_on() {
+fn compound_related_to_nothing_is_refused() {
     for names_its_session in [true, false] {
         let mut world = world_of(WAYS[3], 200_000);
         let file = open(&mut world, 0);
@@ -294,9 +294,9 @@ fn a_compound_that_relates_to_nothing_is_refused_and_the_flow_goes_on() {
     }
 }
 
-/// Nothing else goes in the clear that was asked encrypted.
+/// No other clear answer to an encrypted request passes.
 #[test]
-fn what_is_said_in_the_clear_to_such_a_compound_is_a_refusal_or_nobodys() {
+fn clear_answer_to_invalid_compound_is_a_refusal() {
     let mut world = world_of(WAYS[3], 200_000);
     let file = open(&mut world, 0);
     let chain = [
@@ -331,7 +331,7 @@ fn a_lost_write_is_reported_encrypted() {
 }
 
 #[test]
-fn of_a_share_that_is_encrypted_only_its_own_messages_are() {
+fn encrypted_share_encrypts_only_its_own_messages() {
     // The TREE_CONNECT is signed, by an algorithm that signs again under any policy.
     let mut world = unconnected(
         "*\\anna:password:secret",
@@ -364,7 +364,7 @@ fn of_a_share_that_is_encrypted_only_its_own_messages_are() {
 }
 
 #[test]
-fn a_client_that_wants_encryption_by_itself_has_it_both_ways() {
+fn client_requested_encryption_works_both_ways() {
     let mut world = unconnected(
         "*\\anna:password:secret",
         0x0302,
@@ -383,7 +383,7 @@ fn a_client_that_wants_encryption_by_itself_has_it_both_ways() {
 }
 
 #[test]
-fn what_is_not_encrypted_is_not_answered_here_for_one_that_is() {
+fn clear_request_on_encrypted_session_is_not_answered() {
     let mut world = unconnected(
         "*\\anna:password:secret",
         0x0302,
@@ -409,7 +409,7 @@ fn what_is_not_encrypted_is_not_answered_here_for_one_that_is() {
 }
 
 #[test]
-fn without_its_key_an_encrypted_session_passes_byte_for_byte() {
+fn encrypted_session_without_key_passes_unchanged() {
     let cases = [
         ("CORP\\anna:password:wrong", ReasonCode::WRONG_KEY),
         ("CORP\\ben:password:secret", ReasonCode::UNKNOWN_ACCOUNT),
@@ -429,7 +429,7 @@ fn without_its_key_an_encrypted_session_passes_byte_for_byte() {
     }
 }
 
-/// The server says to a client beside it what it said to this one.
+/// Asserts that a client beside the server gets the same answers as this one.
 fn assert_passed_unaltered(world: &Smb2World, length: usize) {
     assert_eq!((world.clients[0].forged, world.server.refused), (0, 0));
     let mut direct = Smb2World::new(DELAY);
@@ -457,7 +457,7 @@ fn without_accounts_nothing_encrypted_is_waited_for() {
 }
 
 #[test]
-fn what_no_key_opens_passes_before_anything_was_altered() {
+fn undecryptable_messages_pass_before_any_change() {
     // The first encrypted message of either host, with one bit altered on the LAN.
     for from_client in [true, false] {
         let mut world = unconnected(
@@ -490,7 +490,7 @@ fn what_no_key_opens_passes_before_anything_was_altered() {
 }
 
 #[test]
-fn what_is_altered_on_the_clients_lan_is_not_acted_upon() {
+fn message_altered_on_the_client_lan_is_ignored() {
     for way in WAYS {
         for target in [command::READ, command::WRITE] {
             let mut world = world_of(way, 100_000);
@@ -516,7 +516,7 @@ fn what_is_altered_on_the_clients_lan_is_not_acted_upon() {
 }
 
 #[test]
-fn what_is_altered_on_the_servers_lan_reaches_nobody() {
+fn message_altered_on_the_server_lan_is_dropped() {
     for way in WAYS {
         let mut world = world_of(way, 200_000);
         let file = open(&mut world, 0);
@@ -540,8 +540,9 @@ fn what_is_altered_on_the_servers_lan_reaches_nobody() {
 }
 
 #[test]
-fn headers_that_lie_end_the_flow_or_let_it_go() {
-    /// Of the transform header: the session, the size, the flags, the nonce; and the frame's length.
+fn false_headers_end_the_flow_or_release_it() {
+    /// The offsets of transform header fields: the session, the size, the flags, the nonce; and the
+    /// frame's length.
     const LIES: [usize; 6] = [4 + 44, 4 + 36, 4 + 42, 4 + 20, 4 + 4, 3];
     for lie in LIES {
         for is_engaged in [false, true] {
@@ -573,7 +574,7 @@ fn headers_that_lie_end_the_flow_or_let_it_go() {
 }
 
 #[test]
-fn encrypted_messages_of_another_session_or_within_one_another_are_none() {
+fn misplaced_encrypted_messages_are_rejected() {
     for is_nested in [false, true] {
         let mut world = world_of(WAYS[3], 100_000);
         let file = open(&mut world, 0);
@@ -599,7 +600,7 @@ fn encrypted_messages_of_another_session_or_within_one_another_are_none() {
 }
 
 #[test]
-fn an_answer_in_the_clear_to_what_was_encrypted_is_nobodys() {
+fn clear_answer_to_an_encrypted_request_is_dropped() {
     for is_engaged in [false, true] {
         let mut world = world_of(WAYS[3], 100_000);
         if is_engaged {
@@ -620,7 +621,7 @@ fn an_answer_in_the_clear_to_what_was_encrypted_is_nobodys() {
 }
 
 #[test]
-fn what_was_encrypted_goes_as_payload_under_its_policy_alone() {
+fn decrypted_data_is_stored_only_by_policy() {
     for may_store_decrypted in [false, true] {
         let server = unconnected("", 0x0311, EncryptionPolicy::OfSessions(2), 300_000).server;
         let settings = SmbSettings {

@@ -1,5 +1,5 @@
-//! Sessions that are signed, with and without their key: what the two hosts get is signed as if they
-//! spoke to each other, and nothing is acted upon that is not.
+//! Signed sessions, with and without their key: the hosts get messages signed as if they spoke to
+//! each other, and unsigned messages have no effect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::{LettingGo, ReasonCode};
 
 const BLOCK: u32 = 60_000;
 
-/// Every dialect with what it signs by.
+/// Every dialect with its signing algorithm.
 const WAYS: [(u16, SigningAlgorithm); 5] = [
     (0x0202, SigningAlgorithm::HmacSha256),
     (0x0210, SigningAlgorithm::HmacSha256),
@@ -37,7 +37,7 @@ fn settings(accounts: &str) -> SmbSettings {
     }
 }
 
-/// A world whose server signs, with the file "a", before anybody is connected.
+/// A world whose server signs, with the file "a", before any client is connected.
 fn unconnected(
     accounts: &str,
     (dialect, algorithm): (u16, SigningAlgorithm),
@@ -68,7 +68,7 @@ fn assert_all_signed(world: &Smb2World) {
 }
 
 #[test]
-fn a_signed_serial_reader_waits_no_longer_than_an_unsigned_one() {
+fn signed_serial_reader_waits_no_longer() {
     for way in WAYS {
         let length = 100 * BLOCK as usize;
         let mut world = world_of(way, length);
@@ -89,7 +89,7 @@ fn a_signed_serial_reader_waits_no_longer_than_an_unsigned_one() {
 }
 
 #[test]
-fn a_signed_serial_writer_waits_no_longer_than_an_unsigned_one() {
+fn signed_serial_writer_waits_no_longer() {
     for way in WAYS {
         let mut world = world_of(way, 0);
         let file = open(&mut world, 0);
@@ -111,7 +111,7 @@ fn a_signed_serial_writer_waits_no_longer_than_an_unsigned_one() {
 }
 
 #[test]
-fn every_cut_of_the_streams_is_verified_and_signed_alike() {
+fn signing_is_independent_of_fragmentation() {
     for piece in [1, 63, 68, 84, 1_000] {
         let mut world = unconnected("*\\anna:password:secret", WAYS[3], 60_000);
         world.piece = piece;
@@ -201,7 +201,7 @@ fn a_lost_write_is_reported_under_a_signature() {
 }
 
 #[test]
-fn a_client_that_signs_its_tree_connect_alone_is_served_unsigned() {
+fn client_signing_only_tree_connect_is_served_unsigned() {
     let mut world = unconnected("*\\anna:password:secret", WAYS[3], 300_000);
     world.server.signing.as_mut().unwrap().is_required = false;
     world.clients[0].signs_little = true;
@@ -223,7 +223,7 @@ fn a_client_that_signs_its_tree_connect_alone_is_served_unsigned() {
 }
 
 #[test]
-fn without_its_key_a_signed_session_passes_byte_for_byte() {
+fn signed_session_without_key_passes_unchanged() {
     let cases = [
         ("CORP\\anna:password:wrong", ReasonCode::WRONG_KEY),
         ("CORP\\ben:password:secret", ReasonCode::UNKNOWN_ACCOUNT),
@@ -267,7 +267,7 @@ fn gmac_is_signed_again_under_its_policy_alone() {
 }
 
 #[test]
-fn what_is_altered_on_the_clients_lan_is_not_acted_upon() {
+fn message_altered_on_the_client_lan_is_ignored() {
     for way in WAYS {
         for target in [command::READ, command::WRITE] {
             let mut world = world_of(way, 100_000);
@@ -293,7 +293,7 @@ fn what_is_altered_on_the_clients_lan_is_not_acted_upon() {
 }
 
 #[test]
-fn what_is_altered_on_the_servers_lan_reaches_nobody() {
+fn message_altered_on_the_server_lan_is_dropped() {
     for way in WAYS {
         let mut world = world_of(way, 400_000);
         let file = open(&mut world, 0);
@@ -318,7 +318,7 @@ fn what_is_altered_on_the_servers_lan_reaches_nobody() {
 }
 
 #[test]
-fn unsigned_requests_on_a_signed_open_are_the_servers_to_judge() {
+fn unsigned_request_on_signed_open_goes_to_server() {
     let mut world = world_of(WAYS[3], 100_000);
     let file = open(&mut world, 0);
     read(&mut world, 0, file, 0, 10_000);
@@ -373,7 +373,7 @@ fn answers_behind_a_logoff_are_verified() {
 }
 
 #[test]
-fn who_proves_again_who_they_are_goes_on_being_served() {
+fn reauthenticated_session_stays_served() {
     for way in WAYS {
         let mut world = world_of(way, 300_000);
         let file = open(&mut world, 0);
@@ -393,7 +393,7 @@ fn who_proves_again_who_they_are_goes_on_being_served() {
 }
 
 #[test]
-fn a_session_that_is_set_up_beside_one_that_is_served_is_served_too() {
+fn second_session_beside_a_served_one_is_served() {
     for way in WAYS {
         let mut world = world_of(way, 300_000);
         for _ in 0..3 {
@@ -415,7 +415,7 @@ fn a_session_that_is_set_up_beside_one_that_is_served_is_served_too() {
 }
 
 #[test]
-fn a_session_of_a_strangers_beside_one_that_is_served_ends_the_flow() {
+fn unknown_session_beside_a_served_one_ends_flow() {
     for way in WAYS {
         let mut world = unconnected("*\\anna:password:secret", way, 300_000);
         world.set_up(0);
@@ -439,7 +439,7 @@ fn a_session_of_a_strangers_beside_one_that_is_served_ends_the_flow() {
     }
 }
 
-/// A server with several channels, which clients may be told of.
+/// A server with several channels, as the policy presents them to clients.
 fn several_channels(channels: ChannelPolicy) -> Smb2World {
     let server = unconnected("", WAYS[3], 300_000).server;
     let settings = SmbSettings {
@@ -454,7 +454,7 @@ fn several_channels(channels: ChannelPolicy) -> Smb2World {
 }
 
 #[test]
-fn a_client_that_looks_for_further_channels_hears_that_there_are_none() {
+fn channel_query_is_answered_with_none() {
     for looks_first in [false, true] {
         let mut world = several_channels(ChannelPolicy::One);
         let refused = |world: &mut Smb2World| {
@@ -477,7 +477,7 @@ fn a_client_that_looks_for_further_channels_hears_that_there_are_none() {
 }
 
 #[test]
-fn a_client_that_looks_for_further_channels_is_not_served_any_more_where_it_may_have_them() {
+fn channel_query_ends_serving_if_allowed() {
     let mut world = several_channels(ChannelPolicy::Several);
     let file = open(&mut world, 0);
     for block in 0..3 {
@@ -508,7 +508,7 @@ fn with_channels() -> (Smb2World, usize, FileId) {
 }
 
 #[test]
-fn an_open_under_way_as_channels_are_looked_for_is_given_back() {
+fn open_during_a_channel_query_is_released() {
     for holds_another in [false, true] {
         let (mut world, other, theirs) = with_channels();
         if holds_another {
@@ -534,7 +534,7 @@ fn an_open_under_way_as_channels_are_looked_for_is_given_back() {
 }
 
 #[test]
-fn a_close_does_not_stand_behind_the_question_for_channels() {
+fn close_does_not_wait_for_a_channel_query() {
     let (mut world, other, theirs) = with_channels();
     open(&mut world, 0);
     let creating = world.send(0, &Smb2CreateParameters::open("b").request());
@@ -551,7 +551,7 @@ fn a_close_does_not_stand_behind_the_question_for_channels() {
 }
 
 #[test]
-fn writes_pass_the_question_for_channels_that_waits_for_them() {
+fn writes_pass_the_waiting_channel_query() {
     let (mut world, ..) = with_channels();
     let file = open(&mut world, 0);
     world.run_for(Duration::from_secs(1));
@@ -571,7 +571,7 @@ fn writes_pass_the_question_for_channels_that_waits_for_them() {
 }
 
 #[test]
-fn a_question_for_channels_among_others_waits_until_nothing_is_answered() {
+fn compounded_channel_query_waits_for_answered_requests() {
     let (mut world, ..) = with_channels();
     let file = open(&mut world, 0);
     world.run_for(Duration::from_secs(1));
@@ -596,7 +596,7 @@ fn a_question_for_channels_among_others_waits_until_nothing_is_answered() {
 }
 
 #[test]
-fn directories_are_not_gone_through_ahead_once_channels_are_looked_for() {
+fn channel_query_stops_opening_ahead() {
     let (mut world, ..) = with_channels();
     for name in 0..1_000 {
         world
@@ -653,7 +653,7 @@ fn the_note_says_for_whom() {
 }
 
 #[test]
-fn a_signed_listing_comes_ahead_as_an_unsigned_one() {
+fn signed_listing_is_prefetched_like_an_unsigned_one() {
     for way in WAYS {
         let mut world = world_of(way, 10);
         for name in 0..1_000 {
@@ -679,7 +679,7 @@ fn a_signed_listing_comes_ahead_as_an_unsigned_one() {
 }
 
 #[test]
-fn nobody_loses_a_signing_clients_place_by_a_question_that_is_not_signed() {
+fn unsigned_query_closes_a_signing_clients_flow() {
     for is_alone in [true, false] {
         let mut world = unconnected("*\\anna:password:secret", WAYS[3], 0);
         world.server.signing.as_mut().unwrap().is_required = false;

@@ -1,4 +1,4 @@
-//! Serial writers: what they wait for, and what they hear of losses.
+//! Serial writers: their waits, and the reports of losses.
 
 use super::super::testing::messages::{self, Smb2CreateParameters};
 use super::super::testing::server::DISK_FULL;
@@ -9,7 +9,7 @@ use super::{contents, open, read, world_with};
 
 const BLOCK: usize = 60_000;
 
-/// Writes that many blocks, one after the other; the statuses heard.
+/// Writes that many blocks, one after the other. Returns the statuses.
 fn write_blocks(world: &mut Smb2World, file: FileId, blocks: usize) -> Vec<u32> {
     let whole = contents(blocks * BLOCK);
     whole
@@ -24,7 +24,7 @@ fn write_blocks(world: &mut Smb2World, file: FileId, blocks: usize) -> Vec<u32> 
 }
 
 #[test]
-fn a_serial_writer_waits_for_its_open_and_its_close_alone() {
+fn serial_writer_waits_only_for_open_and_close() {
     let mut world = world_with(0);
     let start = world.now;
     let file = open(&mut world, 0);
@@ -36,7 +36,7 @@ fn a_serial_writer_waits_for_its_open_and_its_close_alone() {
 }
 
 #[test]
-fn a_flush_answers_only_when_everything_stands_at_the_server() {
+fn flush_is_answered_after_all_writes() {
     let mut world = world_with(0);
     let file = open(&mut world, 0);
     write_blocks(&mut world, file, 10);
@@ -59,7 +59,7 @@ fn no_more_is_answered_than_may_be_lost() {
 }
 
 #[test]
-fn a_full_disk_is_heard_of_and_stays_so_until_the_close() {
+fn full_disk_is_reported_until_close() {
     let mut world = world_with(0);
     world.server.disk = 5 * BLOCK + 1;
     let file = open(&mut world, 0);
@@ -81,7 +81,7 @@ fn a_full_disk_is_heard_of_and_stays_so_until_the_close() {
 }
 
 #[test]
-fn a_loss_is_reported_to_a_close_in_a_compound() {
+fn compounded_close_reports_a_loss() {
     let mut world = world_with(0);
     world.server.disk = 10;
     let file = open(&mut world, 0);
@@ -93,7 +93,7 @@ fn a_loss_is_reported_to_a_close_in_a_compound() {
 }
 
 #[test]
-fn what_was_written_is_read_back_at_once_and_later() {
+fn written_data_is_read_back() {
     let mut world = world_with(200_000);
     let file = open(&mut world, 0);
     let mut expected = contents(200_000);
@@ -113,7 +113,7 @@ fn what_was_written_is_read_back_at_once_and_later() {
 }
 
 #[test]
-fn writes_with_care_and_writes_without_the_right_wait_for_the_server() {
+fn durable_or_unauthorised_writes_wait_for_the_server() {
     let mut world = world_with(0);
     let file = open(&mut world, 0);
     let start = world.now;

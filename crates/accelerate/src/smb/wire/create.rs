@@ -12,7 +12,7 @@ pub(crate) mod oplock_level {
     pub(crate) const LEASE: u8 = 0xff;
 }
 
-/// Where the oplock level stands in a request's body and in an answer's.
+/// The offset of the oplock level in a request's body and in an answer's.
 pub(crate) const REQUEST_OPLOCK_AT: usize = 3;
 pub(crate) const ANSWER_OPLOCK_AT: usize = 2;
 /// Create contexts that one request may hold before it is not looked at further: Windows sends
@@ -59,8 +59,8 @@ impl<'a> CreateRequest<'a> {
         })
     }
 
-    /// Whether the right to read contents is asked for by name. MAXIMUM_ALLOWED is not: what it
-    /// gave is not in the answer.
+    /// Returns true if the request asks by name for the right to read contents. MAXIMUM_ALLOWED
+    /// does not count, because the answer does not contain the granted rights.
     pub(crate) fn may_read(&self) -> bool {
         self.access & (access::READ_DATA | access::GENERIC_READ | access::GENERIC_ALL) != 0
     }
@@ -70,25 +70,27 @@ impl<'a> CreateRequest<'a> {
         self.access & (access::WRITE_DATA | access::GENERIC_WRITE | access::GENERIC_ALL) != 0
     }
 
-    /// Whether it opens what is there to read it, and asks for nothing else: FILE_OPEN ([MS-SMB2]
-    /// §2.2.13, CreateDisposition).
+    /// Returns true if the request opens an existing file to read it, and asks for nothing else:
+    /// FILE_OPEN ([MS-SMB2] §2.2.13, CreateDisposition).
     pub(crate) fn only_reads(&self) -> bool {
         let reads = access::READ_DATA | access::READ_OTHERWISE;
         self.disposition == 1 && self.may_read() && self.access & !reads == 0
     }
 
-    /// Whether it must be a directory: FILE_DIRECTORY_FILE ([MS-SMB2] §2.2.13, CreateOptions).
+    /// Returns true if the target must be a directory: FILE_DIRECTORY_FILE ([MS-SMB2] §2.2.13,
+    /// CreateOptions).
     pub(crate) fn is_directory(&self) -> bool {
         self.options & 0x1 != 0
     }
 
-    /// Whether it empties a file that is there: FILE_SUPERSEDE, FILE_OVERWRITE, FILE_OVERWRITE_IF ([MS-SMB2]
-    /// §2.2.13, CreateDisposition).
+    /// Returns true if the request empties an existing file: FILE_SUPERSEDE, FILE_OVERWRITE,
+    /// FILE_OVERWRITE_IF ([MS-SMB2] §2.2.13, CreateDisposition).
     pub(crate) fn empties(&self) -> bool {
         matches!(self.disposition, 0 | 4 | 5)
     }
 
-    /// Whether nothing that an open reads or writes can change by it, or through it.
+    /// Returns true if the request and its open can change nothing that another open reads or
+    /// writes.
     pub(crate) fn is_for_attributes(&self) -> bool {
         self.access & !access::ATTRIBUTES == 0 && !self.empties()
     }
@@ -99,21 +101,22 @@ impl<'a> CreateRequest<'a> {
         Ok(contexts.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Whether the open may outlive its connection ([MS-SMB2] §2.2.13.2.3, SMB2_CREATE_DURABLE_HANDLE_REQUEST;
-    /// §2.2.13.2.11, SMB2_CREATE_DURABLE_HANDLE_REQUEST_V2).
+    /// Returns true if the open may outlive its connection ([MS-SMB2] §2.2.13.2.3,
+    /// SMB2_CREATE_DURABLE_HANDLE_REQUEST; §2.2.13.2.11, SMB2_CREATE_DURABLE_HANDLE_REQUEST_V2).
     pub(crate) fn is_durable(&self) -> bool {
         let names = self.context_names().unwrap_or_default();
         names.iter().any(|name| matches!(*name, b"DHnQ" | b"DH2Q"))
     }
 
-    /// Whether a handle is taken up again ([MS-SMB2] §2.2.13.2.4, SMB2_CREATE_DURABLE_HANDLE_RECONNECT; §2.2.13.2.12,
-    /// SMB2_CREATE_DURABLE_HANDLE_RECONNECT_V2): with the oplock or lease that it had.
+    /// Returns true if the request reconnects a durable handle ([MS-SMB2] §2.2.13.2.4,
+    /// SMB2_CREATE_DURABLE_HANDLE_RECONNECT; §2.2.13.2.12,
+    /// SMB2_CREATE_DURABLE_HANDLE_RECONNECT_V2), with the oplock or lease that it had.
     pub(crate) fn is_taken_up_again(&self) -> bool {
         let names = self.context_names().unwrap_or_default();
         names.iter().any(|name| matches!(*name, b"DHnC" | b"DH2C"))
     }
 
-    /// The lease that is asked for; a second one, and one that cannot be read, are errors.
+    /// Returns the requested lease; a second one, and an unreadable one, are errors.
     pub(crate) fn lease(&self) -> Result<Option<LeaseContext>, WireError> {
         lease_in(self.contexts)
     }
@@ -130,7 +133,7 @@ fn part(message: &[u8], offset: u32, length: u32) -> Result<&[u8], WireError> {
     }
 }
 
-/// A create context's name, and what it holds.
+/// The name and the content of a create context.
 type CreateContext<'a> = (&'a [u8], &'a [u8]);
 
 fn contexts(mut rest: &[u8]) -> Result<Vec<CreateContext<'_>>, WireError> {
@@ -233,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn contexts_that_point_outside_or_in_a_circle_end() {
+    fn invalid_or_circular_contexts_end_parsing() {
         let mut message = message();
         message[128..132].copy_from_slice(&400u32.to_le_bytes());
         let request = CreateRequest::parse(&message).unwrap();

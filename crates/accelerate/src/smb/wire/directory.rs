@@ -3,7 +3,7 @@
 use super::header::LENGTH;
 use super::{FileId, WireError, array, expect_structure, u8_at, u16_at, u32_at};
 
-/// Where the flags stand in a request's body.
+/// The offset of the flags in a request's body.
 pub(crate) const FLAGS_AT: usize = 3;
 /// The request's fixed part, and the answer's.
 const REQUEST_FIXED: usize = 32;
@@ -24,7 +24,7 @@ pub(crate) struct QueryDirectoryRequest {
     pub(crate) class: u8,
     pub(crate) flags: u8,
     pub(crate) file: FileId,
-    /// The names asked for, in UTF-16 as it came.
+    /// The requested names, in UTF-16 as received.
     pub(crate) pattern: Vec<u8>,
     /// Bytes that the answer may hold.
     pub(crate) length: u32,
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_reads_back_as_written_and_cut_ones_are_errors() {
+    fn request_round_trips_and_truncated_ones_fail() {
         let request = QueryDirectoryRequest {
             class: 37,
             flags: flag::RESTART,

@@ -1,5 +1,5 @@
-//! The header of the frame around SMB messages ([MS-SMB2] §2.1, Transport): a zero and the
-//! length of what follows, in 24 bits.
+//! The header of the frame around SMB messages ([MS-SMB2] §2.1, Transport): a zero and the length
+//! of the content, in 24 bits.
 
 /// Bytes of a frame's own header.
 pub(crate) const FRAME_HEADER: usize = 4;

@@ -6,11 +6,11 @@ use super::{WireError, array, u16_at, u32_at, u64_at};
 pub(crate) const LENGTH: usize = 64;
 /// The first four bytes of every SMB2 message.
 pub(crate) const MAGIC: [u8; 4] = *b"\xfeSMB";
-/// Where the message id stands.
+/// The offset of the message id.
 const MESSAGE_ID_AT: usize = 24;
-/// Where the signature stands, to the header's end.
+/// The offset of the signature, which extends to the header's end.
 pub(crate) const SIGNATURE_AT: usize = 48;
-/// The message id of what a server sends unasked ([MS-SMB2] §2.2.23, OPLOCK_BREAK Notification).
+/// The message id of a server's unsolicited message ([MS-SMB2] §2.2.23, OPLOCK_BREAK Notification).
 pub(crate) const UNASKED: u64 = u64::MAX;
 
 /// Commands ([MS-SMB2] §2.2.1.2, SMB2 Packet Header - SYNC).
@@ -42,7 +42,7 @@ pub(crate) mod flag {
     pub(crate) const FROM_SERVER: u32 = 0x1;
     /// The header carries an async id in place of process and tree.
     pub(crate) const ASYNC: u32 = 0x2;
-    /// The message goes on with the one before it in the compound.
+    /// The message is related to the one before it in the compound.
     pub(crate) const RELATED: u32 = 0x4;
     /// The signature field is one.
     pub(crate) const SIGNED: u32 = 0x8;
@@ -57,29 +57,29 @@ pub(crate) mod status {
     pub(crate) const NO_MORE_FILES: u32 = 0x8000_0006;
     pub(crate) const NO_SUCH_FILE: u32 = 0xc000_000f;
     pub(crate) const INVALID_PARAMETER: u32 = 0xc000_000d;
-    /// A session's set-up goes on.
+    /// A session's set-up continues.
     pub(crate) const MORE_PROCESSING_REQUIRED: u32 = 0xc000_0016;
     pub(crate) const END_OF_FILE: u32 = 0xc000_0011;
-    /// The server does not do what it is asked for.
+    /// The server does not support the request.
     pub(crate) const NOT_SUPPORTED: u32 = 0xc000_00bb;
     /// The server knows the session no more.
     pub(crate) const USER_SESSION_DELETED: u32 = 0xc000_0203;
     /// The session must be set up again.
     pub(crate) const NETWORK_SESSION_EXPIRED: u32 = 0xc000_035c;
-    /// What is reported of written data that could not be handed on.
+    /// The status of written data that could not be passed on.
     pub(crate) const UNEXPECTED_IO_ERROR: u32 = 0xc000_00e9;
 }
 
 /// A header's meaning. Every field of it is kept, so that emitting it gives the same 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Smb2Header {
-    /// How many message ids the message takes; 0 counts as 1.
+    /// The number of message ids that the message takes; 0 counts as 1.
     pub(crate) credit_charge: u16,
-    /// Of an answer its status; of a request the channel's sequence number.
+    /// The status of an answer; the channel sequence number of a request.
     pub(crate) status: u32,
     /// See [`command`].
     pub(crate) command: u16,
-    /// Credits asked for, or given.
+    /// The credits that are requested, or granted.
     pub(crate) credits: u16,
     /// See [`flag`].
     pub(crate) flags: u32,
@@ -95,12 +95,12 @@ pub(crate) struct Smb2Header {
     pub(crate) session: u64,
     /// The signature, or zeros.
     pub(crate) signature: [u8; 16],
-    /// The message came encrypted, and what is said to it goes so. Not of the 64 bytes: whoever has
-    /// decrypted the message says it.
+    /// The message arrived encrypted, and its answer must be encrypted. The field is not part of
+    /// the 64 bytes: the decrypting code sets it.
     pub(crate) is_sealed: bool,
 }
 
-/// What vouches for a message, the weakest first.
+/// The protection of a message, the weakest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MessageProtection {
     /// Nothing.
@@ -108,7 +108,7 @@ pub(crate) enum MessageProtection {
     Nothing,
     /// Its signature.
     Signed,
-    /// It came encrypted; a signature inside counts for nothing ([MS-SMB2] §3.3.5.2.4, Verifying the
+    /// It arrived encrypted; a signature inside is ignored ([MS-SMB2] §3.3.5.2.4, Verifying the
     /// Signature).
     Sealed,
 }
@@ -161,7 +161,7 @@ impl Smb2Header {
         bytes
     }
 
-    /// A request with nothing but what every request needs.
+    /// A request with only the fields that every request needs.
     pub(crate) fn request(command: u16, message_id: u64, session: u64, tree: u32) -> Self {
         Self {
             credit_charge: 0,
@@ -180,7 +180,7 @@ impl Smb2Header {
         }
     }
 
-    /// What vouches for the message.
+    /// The protection of the message.
     pub(crate) fn guard(&self) -> MessageProtection {
         match (self.is_sealed, self.has(flag::SIGNED)) {
             (true, _) => MessageProtection::Sealed,
@@ -189,7 +189,7 @@ impl Smb2Header {
         }
     }
 
-    /// The header of an answer to this request, giving back the credits that it took.
+    /// The header of an answer to this request, which returns the credits that it used.
     pub(crate) fn answer(&self, status: u32) -> Self {
         Self {
             status,
@@ -201,19 +201,20 @@ impl Smb2Header {
         }
     }
 
-    /// Whether a request bears the channel sequence number that connections begin with. A client that has lost
-    /// a channel counts on, and what it asks under which number the server judges ([MS-SMB2] §3.3.5.2.10,
-    /// Verifying the Channel Sequence Number).
+    /// Returns true if a request bears the channel sequence number that connections begin with. A
+    /// client that has lost a channel increments the number, and the server decides by it about the
+    /// requests ([MS-SMB2] §3.3.5.2.10, Verifying the Channel Sequence Number).
     pub(crate) fn is_of_first_channel(&self) -> bool {
         self.status == 0
     }
 
-    /// How many message ids the message takes ([MS-SMB2] §3.3.5.2.3, Verifying the Sequence Number).
+    /// The number of message ids that the message takes ([MS-SMB2] §3.3.5.2.3, Verifying the
+    /// Sequence Number).
     pub(crate) fn charge(&self) -> u16 {
         self.credit_charge.max(1)
     }
 
-    /// Whether any of the flags in `which` is set.
+    /// Returns true if any of the flags in `which` is set.
     pub(crate) fn has(&self, which: u32) -> bool {
         self.flags & which != 0
     }
@@ -235,7 +236,7 @@ pub(crate) fn set_status(bytes: &mut [u8], status: u32) {
     bytes[8..12].copy_from_slice(&status.to_le_bytes());
 }
 
-/// An answer that says only what went wrong, behind its frame header ([MS-SMB2] §2.2.2, ERROR
+/// An answer with an error status alone, behind its frame header ([MS-SMB2] §2.2.2, ERROR
 /// Response): a structure size of 9, and nothing else set.
 pub(crate) fn error_answer(request: &Smb2Header, status: u32) -> Vec<u8> {
     let mut message = super::frame::frame_header(LENGTH + ERROR_BODY.len()).to_vec();
@@ -252,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_written_again() {
+    fn header_round_trips() {
         let bytes: Vec<u8> = (0..LENGTH as u8).collect();
         let mut bytes = bytes;
         bytes[0..4].copy_from_slice(&MAGIC);
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_foreign_is_an_error() {
+    fn truncated_or_foreign_header_fails() {
         let bytes = Smb2Header::request(command::ECHO, 1, 2, 3).emit();
         for length in 0..LENGTH {
             assert_eq!(

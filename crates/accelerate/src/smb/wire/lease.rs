@@ -1,6 +1,7 @@
-//! Leases: what a client asks for in a CREATE, what it is given, and what is taken back ([MS-SMB2] §2.2.13.2.8,
-//! SMB2_CREATE_REQUEST_LEASE; §2.2.13.2.10, SMB2_CREATE_REQUEST_LEASE_V2; §2.2.14.2.10 and §2.2.14.2.11, the
-//! same in answers; §2.2.23.2, Lease Break Notification). Acknowledgements pass, and are not read.
+//! Leases: requested in a CREATE, granted, and broken ([MS-SMB2] §2.2.13.2.8,
+//! SMB2_CREATE_REQUEST_LEASE; §2.2.13.2.10, SMB2_CREATE_REQUEST_LEASE_V2; §2.2.14.2.10 and
+//! §2.2.14.2.11, the same in answers; §2.2.23.2, Lease Break Notification). Acknowledgements pass,
+//! and are not read.
 
 use super::{WireError, array, expect_structure, u32_at};
 
@@ -10,7 +11,7 @@ pub(crate) const CONTEXT: &[u8] = b"RqLs";
 /// The lengths of its first and second version, which is all that tells them apart.
 const LENGTHS: [usize; 2] = [32, 52];
 
-/// What a lease allows its holder to keep ([MS-SMB2] §2.2.13.2.8, LeaseState).
+/// The caching that a lease allows its holder ([MS-SMB2] §2.2.13.2.8, LeaseState).
 pub(crate) mod state {
     pub(crate) const READ: u32 = 0x1;
     pub(crate) const WRITE: u32 = 0x4;
@@ -19,11 +20,12 @@ pub(crate) mod state {
 /// SMB2_LEASE_FLAG_BREAK_IN_PROGRESS ([MS-SMB2] §2.2.14.2.10, LeaseFlags).
 const IS_BREAKING: u32 = 0x2;
 
-/// By which a client names a lease. All its opens of the file under it share the lease, and break it not.
+/// The key that a client names a lease by. All its opens of the file under the key share the lease,
+/// and do not break it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LeaseKey(pub(crate) [u8; 16]);
 
-/// A lease that is asked for, or given.
+/// A lease that is requested, or granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseContext {
     pub(crate) key: LeaseKey,
@@ -32,7 +34,7 @@ pub(crate) struct LeaseContext {
 }
 
 impl LeaseContext {
-    /// Reads what the create context holds.
+    /// Parses the content of the create context.
     pub(crate) fn parse(data: &[u8]) -> Result<Self, WireError> {
         if !LENGTHS.contains(&data.len()) {
             return Err(WireError::Invalid("DataLength"));
@@ -44,7 +46,7 @@ impl LeaseContext {
         })
     }
 
-    /// Whether nobody else reads or writes the file before the lease was given back.
+    /// Returns true if no other client reads or writes the file before the lease is given back.
     pub(crate) fn is_exclusive(&self) -> bool {
         is_exclusive(self.state) && self.flags & IS_BREAKING == 0
     }
@@ -86,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_exclusive_with_both_and_while_it_is_not_taken_back() {
+    fn read_write_lease_is_exclusive_until_broken() {
         for (state, is_exclusive) in [(0, false), (1, false), (3, false), (5, true), (7, true)] {
             let mut data = given();
             data[16] = state;

@@ -2,14 +2,15 @@
 
 use super::{u16_at, u32_at};
 
-/// Where the first element stands in the body, how long one is, and where in it its flags are.
+/// The offset of the first element in the body, the length of one, and the offset of its flags.
 const ELEMENTS_AT: usize = 24;
 const ELEMENT: usize = 24;
 const FLAGS_AT: usize = 16;
-/// A lock that keeps its own holder from writing, too ([MS-SMB2] §2.2.26.1).
+/// A lock that also excludes its own holder's writes ([MS-SMB2] §2.2.26.1).
 const SHARED: u32 = 0x1;
 
-/// Whether the request may lock a range for reading: what cannot be seen may.
+/// Returns true if the request may lock a range for reading. Locks that cannot be seen count as
+/// such.
 pub(crate) fn may_lock_shared(body: &[u8]) -> bool {
     let Ok(count) = u16_at(body, 2) else {
         return true;
@@ -25,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shared_lock_is_seen_wherever_it_stands_and_guessed_where_it_is_not_seen() {
+    fn shared_lock_is_seen_or_assumed() {
         let mut body = vec![0; 72];
         body[2] = 2;
         body[40] = 0x2;

@@ -1,8 +1,7 @@
 //! SMB 2 and 3 on the wire, as far as the tactics read and write it ([MS-SMB2] §2.2, Message Syntax).
 //!
-//! Parsers take borrowed slices, check every bound and never panic; what a body holds beyond the
-//! fields that a tactic needs stays in the caller's bytes and is passed on as it came. Integers
-//! are little-endian.
+//! Parsers take borrowed slices, check every bound and never panic. Fields that no tactic needs
+//! stay in the caller's bytes and are passed on unchanged. Integers are little-endian.
 //!
 //! | file | what |
 //! | --- | --- |
@@ -40,13 +39,13 @@ pub(crate) mod transform;
 
 use thiserror::Error;
 
-/// What is wrong with bytes that should be an SMB2 message.
+/// An error in bytes that should be an SMB2 message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum WireError {
-    /// They end before a field does, or an offset points outside of them.
+    /// The bytes end before a field does, or an offset points outside of them.
     #[error("the message ends in the middle of a field")]
     Truncated,
-    /// A field holds what the specification does not allow.
+    /// A field has a value that the specification does not allow.
     #[error("the field {0} holds what it must not")]
     Invalid(&'static str),
 }

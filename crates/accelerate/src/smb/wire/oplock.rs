@@ -6,7 +6,7 @@ use super::{FileId, WireError, array, expect_structure, u8_at};
 /// A notification or an acknowledgement; they look alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OplockBreak {
-    /// What may be kept at most, or what is kept.
+    /// The highest level that may be kept, or the level that is kept.
     pub(crate) level: u8,
     pub(crate) file: FileId,
 }
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_break_reads_back_as_written_and_a_lease_break_is_none() {
+    fn break_round_trips_and_lease_break_differs() {
         let notice = OplockBreak {
             level: 1,
             file: FileId([9; 16]),

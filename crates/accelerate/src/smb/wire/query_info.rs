@@ -20,7 +20,7 @@ pub(crate) struct FileSystemQuestion {
 }
 
 impl FileSystemQuestion {
-    /// Reads the body of such a question; `None` where it asks for something else, or says more.
+    /// Reads the body of such a query; `None` where it queries something else, or contains more.
     pub(crate) fn parse(body: &[u8]) -> Result<Option<Self>, WireError> {
         expect_structure(body, 41)?;
         let (kind, class, length) = (u8_at(body, 2)?, u8_at(body, 3)?, u32_at(body, 4)?);
@@ -47,7 +47,7 @@ impl FileSystemQuestion {
     }
 }
 
-/// What an answer's body holds.
+/// Returns the information in an answer's body.
 pub(crate) fn information(body: &[u8]) -> Result<&[u8], WireError> {
     expect_structure(body, 9)?;
     let at = usize::from(u16_at(body, 2)?);
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_reads_back_as_written_and_cut_ones_are_errors() {
+    fn query_round_trips_and_truncated_ones_fail() {
         let question = FileSystemQuestion {
             class: 3,
             length: 65_535,
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_about_files_and_those_that_say_more_are_none() {
+    fn file_and_longer_queries_are_ignored() {
         let question = FileSystemQuestion {
             class: 3,
             length: 24,

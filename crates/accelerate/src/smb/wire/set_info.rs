@@ -12,7 +12,7 @@ const ALL: u8 = 18;
 /// Bytes of a SET_INFO's fixed part.
 const FIXED: usize = 32;
 
-/// Whether a QUERY_INFO asks for where the open's last READ ended.
+/// Returns true if a QUERY_INFO asks for the position where the open's last READ ended.
 pub(crate) fn asks_for_position(body: &[u8]) -> Result<bool, WireError> {
     expect_structure(body, 41)?;
     Ok(u8_at(body, 2)? == INFO_FILE && matches!(u8_at(body, 3)?, POSITION | ALL))
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_position_reads_back_as_written_and_nothing_else_is_one() {
+    fn position_round_trips_and_others_fail() {
         let body = set_position_body(FileId([7; 16]), 0x1_0000_0003);
         assert_eq!(position_set(&body), Some(0x1_0000_0003));
         for (at, byte) in [(0, 41), (2, 2), (3, ALL), (8, 3), (8, 0xff)] {

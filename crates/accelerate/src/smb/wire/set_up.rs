@@ -1,12 +1,11 @@
-//! What the server says of a connection, a session and a tree: NEGOTIATE, SESSION_SETUP and
+//! The server's answers about a connection, a session and a tree: NEGOTIATE, SESSION_SETUP and
 //! TREE_CONNECT. They are read and never written: they pass byte-identical, because later keys are
 //! derived from them ([MS-SMB2] §3.1.4.2, Generating Cryptographic Keys).
 
 use super::header::LENGTH;
 use super::{WireError, array, expect_structure, u8_at, u16_at, u32_at};
 
-/// What a NEGOTIATE context is of that says how messages are encrypted, and how they are signed
-/// ([MS-SMB2] §2.2.3.1).
+/// The types of the NEGOTIATE contexts that choose encryption and signing ([MS-SMB2] §2.2.3.1).
 const ENCRYPTION_CAPABILITIES: u16 = 2;
 const SIGNING_CAPABILITIES: u16 = 8;
 /// More contexts than the specification has kinds of; a message with more is not believed.
@@ -20,11 +19,12 @@ pub(crate) mod dialect {
     pub(crate) const SMB_3_0: u16 = 0x0300;
     /// The first one that demands a signed TREE_CONNECT of users with a key.
     pub(crate) const SMB_3_1_1: u16 = 0x0311;
-    /// "SMB 2 or newer, ask again", to a NEGOTIATE of SMB1.
+    /// The dialect "SMB 2 or newer, negotiate again", in an answer to a NEGOTIATE of SMB1.
     pub(crate) const WILDCARD: u16 = 0x02ff;
 }
 
-/// What a client calls itself in its NEGOTIATE: the same over all its connections ([MS-SMB2] §2.2.3, ClientGuid).
+/// Returns the client's GUID in its NEGOTIATE, the same over all its connections ([MS-SMB2] §2.2.3,
+/// ClientGuid).
 pub(crate) fn client_guid(body: &[u8]) -> Result<[u8; 16], WireError> {
     expect_structure(body, 36)?;
     array(body, 12)
@@ -34,7 +34,7 @@ pub(crate) fn client_guid(body: &[u8]) -> Result<[u8; 16], WireError> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NegotiateResponse {
     pub(crate) dialect: u16,
-    /// What the server calls itself, at all its addresses.
+    /// The server's GUID, the same at all its addresses.
     pub(crate) server_guid: [u8; 16],
     pub(crate) capabilities: u32,
     pub(crate) max_read: u32,
@@ -53,8 +53,8 @@ impl NegotiateResponse {
         })
     }
 
-    /// The number of the algorithm that messages are signed with, if the answer, here the whole
-    /// message, says so ([MS-SMB2] §2.2.4, NegotiateContextList; §2.2.3.1.7).
+    /// Returns the number of the signing algorithm, if the answer, here the whole message, contains
+    /// one ([MS-SMB2] §2.2.4, NegotiateContextList; §2.2.3.1.7).
     pub(crate) fn signing_algorithm(message: &[u8]) -> Result<Option<u16>, WireError> {
         Self::chosen(message, SIGNING_CAPABILITIES)
     }
@@ -64,7 +64,8 @@ impl NegotiateResponse {
         Self::chosen(message, ENCRYPTION_CAPABILITIES)
     }
 
-    /// What the server has chosen in a context of this kind: both begin with a count and the numbers.
+    /// Returns the server's choice in a context of this kind. Both kinds begin with a count and the
+    /// numbers.
     fn chosen(message: &[u8], kind: u16) -> Result<Option<u16>, WireError> {
         let body = message.get(LENGTH..).ok_or(WireError::Truncated)?;
         let count = u16_at(body, 6)?;
@@ -110,14 +111,14 @@ impl SessionSetupResponse {
         })
     }
 
-    /// The user is a guest or nobody, so that the session has no key.
+    /// Returns true if the user is a guest or anonymous, so that the session has no key.
     pub(crate) fn is_without_key(self) -> bool {
         self.flags & 0x3 != 0
     }
 }
 
-/// Whether a SESSION_SETUP request, here the whole message, binds a further channel to a session that
-/// stands ([MS-SMB2] §2.2.5, SMB2_SESSION_FLAG_BINDING).
+/// Returns true if a SESSION_SETUP request, here the whole message, binds a further channel to an
+/// established session ([MS-SMB2] §2.2.5, SMB2_SESSION_FLAG_BINDING).
 pub(crate) fn is_binding(message: &[u8]) -> bool {
     u8_at(message, LENGTH + 2).is_ok_and(|flags| flags & 1 != 0)
 }

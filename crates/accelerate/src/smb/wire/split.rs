@@ -6,12 +6,12 @@
 //!                                  ◄─────── next ──────►
 //!  pieces:  ◄────────── Head ────────────────►◄─ Rest ─►◄── Head ──► … End
 //! ```
-//! A head is what decisions need: the frame's length (with the first message of a frame), the
-//! header and the first bytes of the body. It comes whole, whatever pieces the stream arrived in;
-//! what follows it comes as it arrives, so that a large READ is not held up. Bytes of READ and
-//! WRITE that are a user's data are told apart as payload.
+//! A head contains the bytes that decisions need: the frame's length (with the first message of a
+//! frame), the header and the first bytes of the body. It is returned whole, however the stream was
+//! fragmented. The bytes after it are returned as they arrive, so that a large READ is not delayed.
+//! User data in READs and WRITEs is marked as payload.
 //!
-//! A splitter that meets what is not SMB2 says what it met and gives back what it holds.
+//! A splitter that finds other data than SMB2 returns its kind and the bytes that it holds.
 
 use bytes::{Bytes, BytesMut};
 use vocab::SegmentKind;
@@ -27,14 +27,14 @@ const BODY_LOOK: usize = 88;
 /// READ Response; §2.2.21, WRITE Request).
 const READ_ANSWER_LOOK: usize = 16;
 const WRITE_LOOK: usize = 48;
-/// A longer frame is not taken: the largest READ and WRITE that servers allow are 8 MiB, and
-/// what stands around them is far below the rest.
+/// The longest accepted frame: the largest READ and WRITE that servers allow are 8 MiB, and the
+/// bytes around them are far below the rest.
 const FRAME_MAX: usize = 9 << 20;
 
 /// The type of a frame that only shows that its sender lives (RFC 1002 §4.3.1, SESSION PACKET).
 const KEEP_ALIVE: u8 = 0x85;
 
-/// What a frame holds that is not plain SMB2.
+/// The kind of a frame that is not plain SMB2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForeignFrame {
     /// SMB1, by its first four bytes.
@@ -54,7 +54,7 @@ pub(crate) enum ForeignFrame {
 pub(crate) struct Smb2MessageHead {
     /// The bytes: the frame header if the message is its frame's first, the header, some body.
     pub(crate) bytes: BytesMut,
-    /// Where in them the message starts: [`FRAME_HEADER`] or 0.
+    /// The offset of the message in the bytes: [`FRAME_HEADER`] or 0.
     pub(crate) start: usize,
     /// The header.
     pub(crate) header: Smb2Header,
@@ -63,7 +63,7 @@ pub(crate) struct Smb2MessageHead {
 }
 
 impl Smb2MessageHead {
-    /// What the head holds of the body.
+    /// The part of the body that the head contains.
     pub(crate) fn body(&self) -> &[u8] {
         &self.bytes[self.start + header::LENGTH..]
     }
@@ -73,7 +73,7 @@ impl Smb2MessageHead {
         &mut self.bytes[self.start + header::LENGTH..]
     }
 
-    /// The header and what the head holds of the body.
+    /// The header and the part of the body that the head contains.
     pub(crate) fn message(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
@@ -83,7 +83,7 @@ impl Smb2MessageHead {
         &mut self.bytes[self.start..]
     }
 
-    /// Whether the message is alone in its frame.
+    /// Returns true if the message is alone in its frame.
     pub(crate) fn is_single(&self) -> bool {
         self.start == FRAME_HEADER && self.header.next == 0
     }
@@ -95,7 +95,7 @@ impl Smb2MessageHead {
     }
 }
 
-/// What comes out of a splitter, in the stream's order.
+/// An output of a splitter, in the stream's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SplitterPiece {
     /// A message begins.
@@ -108,7 +108,7 @@ pub(crate) enum SplitterPiece {
     Sealed(BytesMut),
 }
 
-/// Where the splitter is.
+/// The state of the splitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SplitterState {
     /// Before a frame, or in its first bytes.
@@ -119,7 +119,7 @@ enum SplitterState {
     Rest {
         /// Bytes left of the message.
         message: usize,
-        /// Bytes of those before the payload, and of the payload.
+        /// The numbers of bytes before the payload, and of the payload.
         before: usize,
         payload: usize,
         /// Bytes left of the frame behind the message.
@@ -127,7 +127,7 @@ enum SplitterState {
     },
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Smb2Splitter {
     held: BytesMut,
@@ -155,7 +155,7 @@ impl Smb2Splitter {
         }
     }
 
-    /// Takes more of the stream. What was pushed before has been taken out by [`Self::next`].
+    /// Takes more of the stream. Earlier bytes have been taken out by [`Self::next`].
     pub(crate) fn push(&mut self, bytes: Bytes) {
         if self.input.is_empty() {
             self.input = bytes;
@@ -171,17 +171,17 @@ impl Smb2Splitter {
         self.held.len()
     }
 
-    /// Whether what has come out ends with a frame.
+    /// Returns true if the output so far ends with a frame.
     pub(crate) fn is_between(&self) -> bool {
         self.place == SplitterState::Frame && self.held.is_empty()
     }
 
-    /// Whether the stream, as far as it is known, ends with a frame.
+    /// Returns true if the stream, as far as it is known, ends with a frame.
     pub(crate) fn at_boundary(&self) -> bool {
         self.is_between() && self.input.is_empty()
     }
 
-    /// All bytes that have not come out, when nothing shall be split any more.
+    /// Returns all bytes that were not returned yet, when nothing more is to be split.
     pub(crate) fn give_back(&mut self) -> Bytes {
         let mut bytes = self.held.split();
         bytes.extend_from_slice(&std::mem::take(&mut self.input));
@@ -328,7 +328,7 @@ impl Smb2Splitter {
         Ok(Some(SplitterPiece::Head(head)))
     }
 
-    /// A frame that says nothing and is passed on.
+    /// Handles an empty frame, which passes.
     fn keep_alive(&mut self) -> Result<Option<SplitterPiece>, ForeignFrame> {
         if !self.hold(FRAME_HEADER) {
             return Ok(None);
@@ -365,7 +365,7 @@ impl Smb2Splitter {
     }
 }
 
-/// Whether what begins here is a frame with an encrypted message.
+/// Returns true if a frame with an encrypted message begins here.
 pub(crate) fn is_sealed(bytes: &[u8]) -> bool {
     matches!(bytes, [0, _, _, _, 0xfd, ..])
 }
@@ -377,7 +377,7 @@ fn frame_length(bytes: &[u8]) -> Option<usize> {
     Some(u32::from_be_bytes([0, high, middle, low]) as usize)
 }
 
-/// Where in a message its payload lies and how long it says it is.
+/// Returns the offset of a message's payload, and its stated length.
 fn payload(head: &Smb2MessageHead) -> Result<(usize, usize), WireError> {
     let body = head.body();
     let from_server = head.header.has(flag::FROM_SERVER);

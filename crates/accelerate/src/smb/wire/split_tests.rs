@@ -39,7 +39,7 @@ fn pieces(splitter: &mut Smb2Splitter, bytes: &[u8]) -> Vec<SplitterPiece> {
     std::iter::from_fn(|| splitter.next().unwrap()).collect()
 }
 
-/// What the pieces say: every head, the joined bytes of each kind, and all bytes in order.
+/// The content of the pieces: every head, the joined bytes of each kind, and all bytes in order.
 fn summary(pieces: &[SplitterPiece]) -> (Vec<u64>, Vec<u8>, Vec<u8>, usize) {
     let (mut ids, mut payload, mut all, mut ends) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for piece in pieces {
@@ -62,7 +62,7 @@ fn summary(pieces: &[SplitterPiece]) -> (Vec<u64>, Vec<u8>, Vec<u8>, usize) {
 }
 
 #[test]
-fn a_stream_cut_at_every_byte_gives_the_same_heads_and_payload() {
+fn fragmentation_changes_neither_heads_nor_payload() {
     let stream = stream();
     for cut in 0..=stream.len() {
         let mut splitter = Smb2Splitter::new();
@@ -91,7 +91,7 @@ fn one_byte_at_a_time_is_as_good() {
 }
 
 #[test]
-fn what_is_not_smb2_is_named_and_given_back() {
+fn non_smb2_is_named_and_returned() {
     let cases: [(&[u8], ForeignFrame); 5] = [
         (b"\0\0\0\x60\xffSMBr", ForeignFrame::Smb1),
         (b"\0\0\0\x60\xfdSMB.", ForeignFrame::Encrypted),
@@ -108,7 +108,7 @@ fn what_is_not_smb2_is_named_and_given_back() {
 }
 
 #[test]
-fn a_compound_that_points_outside_or_into_a_header_is_foreign() {
+fn compound_with_invalid_offset_is_foreign() {
     for next in [8u32, 63, 65, 4_096] {
         let mut echo = Smb2Header::request(command::ECHO, 6, 1, 1);
         echo.next = next;

@@ -1,21 +1,22 @@
-//! Which open, tree or session a request works on, and what that means for what is known of it.
+//! The open, tree or session that a request works on, and the effect on the known state.
 //!
-//! Both halves ask this of every request in the same order, and so agree on which data that was
-//! read ahead is out of date. What is not known to be harmless counts as a change.
+//! Both halves apply the same rules to every request in the same order, and so agree on the
+//! prefetched data that is out of date. A request that is not known to be harmless counts as a
+//! change.
 
 use super::header::{Smb2Header, command, flag};
 use super::{FileId, WireError, array};
 
-/// What a request does to what is known.
+/// The effect of a request on the known state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestEffect {
     /// Nothing.
     Nothing,
-    /// It asks something of an open and changes nothing.
+    /// It queries an open and changes nothing.
     Asks(FileId),
     /// It may change the contents or the locks of an open's file.
     Changes(FileId),
-    /// It makes sure that what was written is kept.
+    /// It makes written data durable.
     Flushes(FileId),
     /// It ends an open.
     Closes(FileId),
@@ -27,9 +28,9 @@ pub(crate) enum RequestEffect {
     Anything,
 }
 
-/// What each request of a frame does, given in their order.
+/// The effects of a frame's requests, given in their order.
 ///
-/// A related request works on the open of the request before it, whatever its own body names
+/// A related request works on the open of the request before it, whatever open its own body names
 /// ([MS-SMB2] §3.3.5.2.7.2, Handling Compounded Related Requests).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CompoundChain {
@@ -37,13 +38,13 @@ pub(crate) struct CompoundChain {
     file: Option<FileId>,
 }
 
-/// What a request does that is alone in its frame.
+/// Returns the effect of a request that is alone in its frame.
 pub(crate) fn touch(header: &Smb2Header, body: &[u8]) -> RequestEffect {
     CompoundChain::default().touch(header, body)
 }
 
 impl CompoundChain {
-    /// What the next request does, by its header and the beginning of its body.
+    /// Returns the effect of the next request, from its header and the beginning of its body.
     pub(crate) fn touch(&mut self, header: &Smb2Header, body: &[u8]) -> RequestEffect {
         // Where the file id stands in each body ([MS-SMB2] §2.2.15 to §2.2.39).
         let (at, with): (usize, fn(FileId) -> RequestEffect) = match header.command {
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_related_request_works_on_the_open_before_it_whatever_it_names() {
+    fn related_request_uses_the_previous_open() {
         let (one, other) = (FileId([3; 16]), FileId([4; 16]));
         for named in [FileId::RELATED, other] {
             let mut chain = CompoundChain::default();
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_not_related_works_on_what_it_names() {
+    fn unrelated_request_uses_its_own_open() {
         let (one, other) = (FileId([3; 16]), FileId([4; 16]));
         for named in [FileId::RELATED, other] {
             let close = Smb2Header::request(command::CLOSE, 1, 1, 1);
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_create_opens_is_not_known_to_those_behind_it() {
+    fn open_of_a_create_is_unknown_to_followers() {
         let mut chain = CompoundChain::default();
         let create = Smb2Header::request(command::CREATE, 1, 1, 1);
         assert_eq!(chain.touch(&create, &[0; 56]), RequestEffect::Nothing);
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_may_do_anything() {
+    fn unknown_requests_may_do_anything() {
         let header = Smb2Header::request(0x77, 1, 1, 1);
         assert_eq!(touch(&header, &[0; 88]), RequestEffect::Anything);
     }

@@ -44,8 +44,8 @@ impl ReadRequest {
         body
     }
 
-    /// Whether it asks for nothing special: no unbuffered or compressed read, no RDMA, an offset
-    /// that can be added to, and some bytes.
+    /// Returns true if the request uses no special option: no unbuffered or compressed read, no
+    /// RDMA, an offset that does not overflow, and some bytes.
     pub(crate) fn is_plain(&self) -> bool {
         self.flags == 0 && self.channel == 0 && self.length > 0 && self.offset < 1 << 62
     }
@@ -84,8 +84,8 @@ impl WriteRequest {
         })
     }
 
-    /// Whether it asks for nothing special: no write-through, no RDMA, a place that can be added
-    /// to, some bytes, and these within a message of `length` bytes.
+    /// Returns true if the request uses no special option: no write-through, no RDMA, an offset
+    /// that does not overflow, and some bytes within a message of `length` bytes.
     pub(crate) fn is_plain(&self, length: usize) -> bool {
         let end = usize::from(self.data_at) + self.length as usize;
         self.flags == 0
@@ -105,7 +105,7 @@ pub(crate) fn write_answer_body(count: u32) -> [u8; 16] {
     body
 }
 
-/// How many bytes a server says it wrote.
+/// Returns the number of bytes that a server reports as written.
 pub(crate) fn written(body: &[u8]) -> Result<u32, WireError> {
     expect_structure(body, 17)?;
     u32_at(body, 4)

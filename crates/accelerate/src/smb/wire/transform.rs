@@ -10,7 +10,7 @@ use crate::smb::wire::header;
 
 /// Its length in bytes.
 pub(crate) const LENGTH: usize = 52;
-/// Where in it that begins which the signature covers beside the message ([MS-SMB2] §3.1.4.3,
+/// The offset of the part of it that the signature covers beside the message ([MS-SMB2] §3.1.4.3,
 /// Encrypting the Message: from the nonce on).
 pub(crate) const NONCE_AT: usize = 20;
 /// The first four bytes.
@@ -23,7 +23,7 @@ const ENCRYPTED: u16 = 1;
 pub(crate) struct TransformHeader {
     /// The tag over message and header.
     pub(crate) signature: [u8; 16],
-    /// Eleven or twelve bytes that count, and what fills them up.
+    /// The eleven or twelve bytes of the nonce, and their padding.
     pub(crate) nonce: [u8; 16],
     /// Bytes of the message.
     pub(crate) size: u32,
@@ -34,7 +34,7 @@ pub(crate) struct TransformHeader {
 }
 
 impl TransformHeader {
-    /// Reads the header of an encrypted message that is there whole, without its frame.
+    /// Reads the header of a complete encrypted message, without its frame.
     ///
     /// # Errors
     /// When the header is cut or says what it must not, or what follows is not as long as it says or
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_written_again() {
+    fn transform_header_round_trips() {
         let message = whole();
         let transform = TransformHeader::parse(&message).unwrap();
         assert_eq!(transform.emit()[..], message[..LENGTH]);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_lies_of_its_size_is_an_error() {
+    fn truncated_or_false_size_fails() {
         let message = whole();
         for length in 0..message.len() {
             assert!(

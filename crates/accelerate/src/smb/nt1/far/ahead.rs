@@ -1,4 +1,5 @@
-//! READs of our own, ahead of the client's, as far as what is known of its opens allows and the server and the path have room.
+//! READs of our own, ahead of the client's, as far as the state of its opens allows and the server
+//! and the path have room.
 
 use vocab::Time;
 
@@ -7,7 +8,7 @@ use super::{Smb1FarHalf, Smb1RequestPurpose, Smb1StreamFinish};
 use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX};
 
 impl Smb1FarHalf {
-    /// Asks the server for what clients will probably ask for.
+    /// Sends READs for the data that clients will probably request.
     pub(super) fn read_ahead(&mut self, now: Time) {
         // What is read beside what may change it could be older than what the near half holds for known.
         let is_held_back = !self.queue.is_empty() || self.changing > 0;
@@ -25,8 +26,8 @@ impl Smb1FarHalf {
         }
     }
 
-    /// The same for one open; false when it is not read ahead for any more. How far ahead all opens are together is added
-    /// up once for all of them, and not before something is wanted.
+    /// Does the same for one open; returns false when it is no longer read ahead. The sum over all
+    /// opens is computed once for all of them, and only when something is wanted.
     fn read_ahead_of(&mut self, now: Time, file: u16, ahead: &mut Option<u64>) -> bool {
         loop {
             // Half of the places stay for the client.
@@ -77,7 +78,7 @@ impl Smb1FarHalf {
         }
     }
 
-    /// Bytes read ahead of all opens together that the client has not asked for yet.
+    /// The bytes read ahead of all opens together that the client has not requested yet.
     fn ahead_of_all(&self) -> u64 {
         let reading = self.reading.iter();
         let reads = reading.filter_map(|file| self.opens.get(file)?.reads.as_ref());

@@ -1,4 +1,4 @@
-//! What the server says: answers to the client's requests and to our own, and breaks.
+//! The server's messages: answers to the client's requests and to our own, and oplock breaks.
 
 use bytes::BytesMut;
 use vocab::{SegmentKind, Time};
@@ -115,7 +115,8 @@ impl Smb1FarHalf {
         }
     }
 
-    /// An answer to what is not answered unless it fails: to a request of our own nobody waits for it.
+    /// Handles an answer to a request that is answered only if it fails. An answer to our own
+    /// request is dropped.
     fn unexpected(&mut self, header: &Smb1Header, mut frame: BytesMut) {
         let at = self
             .silent
@@ -131,7 +132,7 @@ impl Smb1FarHalf {
         }
     }
 
-    /// The server has given out a file id: what was known by it is no more.
+    /// Handles a new file id from the server: earlier state under that id is forgotten.
     fn file_given(&mut self, message: &[u8]) {
         if let Some(file) = opened_file(message) {
             self.forget_ahead(file);
@@ -140,7 +141,7 @@ impl Smb1FarHalf {
         }
     }
 
-    /// The answer to NEGOTIATE, which says how the connection is spoken.
+    /// Handles the answer to NEGOTIATE, which selects the dialect.
     fn negotiated(&mut self, header: &Smb1Header, frame: BytesMut) {
         let agreed = Smb1NegotiateResponse::parse(split::message(&frame)).ok();
         self.agreed = agreed.filter(|agreed| agreed.knows_nt());
@@ -164,7 +165,7 @@ impl Smb1FarHalf {
         }
     }
 
-    /// What the answer to a request of the client's tells.
+    /// Applies the information in the answer to a client's request.
     fn learn(
         &mut self,
         outstanding: &Smb1OutstandingRequest,
@@ -357,7 +358,7 @@ impl Smb1FarHalf {
         }
     }
 
-    /// Drops what is remembered of opens that are no more.
+    /// Drops the state of opens that no longer exist.
     fn forget_gone(&mut self) {
         let opens = &self.opens;
         self.breaking.retain(|file| opens.contains_key(file));

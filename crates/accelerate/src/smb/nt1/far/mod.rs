@@ -1,9 +1,10 @@
 //! The far half for SMB 1: the server's client.
 //!
-//! It gathers each message of both hosts, learns from what passes, and asks the server for an exclusive
-//! oplock with every open that it may serve. Under such an oplock it reads ahead, tells the near half
-//! what it may answer, and sees to it that nothing is given back to the server before the near half has
-//! stopped. The rules are those of SMB 2 (docs/decisions/0044); what differs is said here.
+//! It gathers each message of both hosts, learns from passing messages, and requests an exclusive
+//! oplock with every open that it may serve. Under such an oplock it reads ahead and tells the near
+//! half which requests it may answer. It gives nothing back to the server before the near half has
+//! stopped. The rules are those of SMB 2 (docs/decisions/0044); only the differences are listed
+//! here.
 //!
 //! ```text
 //!              signed, raw, limit ──► LetGo: bytes pass for ever
@@ -23,9 +24,10 @@
 //!   request is under way that may have been given the same id.
 //! - A message that holds a chain of commands, or one that is not known, ends all licences of the flow.
 //!
-//! Requests reach the server in the client's order. One waits, with all behind it, while the server takes no
-//! more, while WRITEs are under way that the client may hold for done (only further WRITEs pass then), or
-//! while a position must be put where the client's own requests would have left it.
+//! Requests reach the server in the client's order. A request, and all behind it, waits while the
+//! server accepts no more, while WRITEs are outstanding that the client may believe complete (only
+//! further WRITEs pass then), or while a position must be set to the value that the client's own
+//! requests would have left.
 
 mod ahead;
 mod answers;
@@ -51,7 +53,7 @@ use crate::smb::far::pace::ReadAheadPace;
 use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
 use open::{FilePosition, Smb1TrackedOpen};
 
-/// Where the half stands; see the drawing above.
+/// The state of the half; see the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Smb1FarState {
     Watching,
@@ -60,7 +62,7 @@ enum Smb1FarState {
     Gone,
 }
 
-/// Where the end of the client's stream stands.
+/// The progress of the end of the client's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Smb1StreamFinish {
     Open,
@@ -82,7 +84,7 @@ impl Smb1ClientMessage {
     }
 }
 
-/// What a request under way was for.
+/// The purpose of an outstanding request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Smb1RequestPurpose {
     Plain,
@@ -90,7 +92,8 @@ enum Smb1RequestPurpose {
     Reads {
         read: ReadAndxRequest,
         serial: u64,
-        /// Where the file ended as it was asked, if that is certain: the server may be behind what was asked since.
+        /// The end of the file when the request was sent, if it is certain. Later requests may have
+        /// changed it at the server.
         end: Option<u64>,
     },
     /// To open a file that may be served.
@@ -150,8 +153,8 @@ enum Smb1RequestPurpose {
 }
 
 impl Smb1RequestPurpose {
-    /// The open, and its serial, that nothing of ours may be asked of until this is answered: it may change the
-    /// open's file, or is about a position.
+    /// Returns the open, and its serial, that no READ ahead may use until this is answered: the
+    /// request may change the open's file, or concerns a position.
     fn bars_reads_ahead(self) -> Option<(u16, u64)> {
         match self {
             Self::Changes { file, serial, .. }
@@ -173,7 +176,7 @@ impl Smb1RequestPurpose {
     }
 }
 
-/// A request under way, by its multiplex id at the server.
+/// An outstanding request, by its multiplex id at the server.
 #[derive(Clone, Copy, Debug)]
 struct Smb1OutstandingRequest {
     /// The client's header, and its place among the client's messages; `None` for our own.
@@ -181,14 +184,14 @@ struct Smb1OutstandingRequest {
     purpose: Smb1RequestPurpose,
     /// The server may give out a file id with its answer.
     may_open: bool,
-    /// Answers that are still to come.
+    /// The number of outstanding answers.
     answers: u16,
     progress: TransactionProgress,
-    /// A WRITE that the client may hold for done.
+    /// A WRITE that the client may believe complete.
     is_early: bool,
     /// A WRITE behind which an oplock is given back, see [`Smb1TrackedOpen::writing`].
     is_awaited: bool,
-    /// Where such a WRITE begins, if it stands among [`Smb1TrackedOpen::written`].
+    /// The start of such a WRITE, if it is in [`Smb1TrackedOpen::written`].
     written_at: Option<u64>,
     /// A WRITE, and where its open's position was before.
     moved: Option<(WriteAndxRequest, FilePosition)>,
@@ -203,11 +206,11 @@ struct SilentRequest {
     client: Option<(Smb1Header, u64)>,
 }
 
-/// How many of those are remembered, the last ones: an error comes as soon as any answer would, so this is
-/// far more than may be on its way.
+/// The number of those that are remembered, the last ones. An error comes as soon as any answer
+/// would, so this is far more than may be in flight.
 const SILENT_MAX: usize = 256;
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Smb1FarHalf {
     settings: SmbSettings,
@@ -215,11 +218,11 @@ pub(crate) struct Smb1FarHalf {
     outputs: VecDeque<AcceleratorOutput>,
     agreed: Option<Smb1NegotiateResponse>,
     near_speaks: bool,
-    /// What the client takes, in all of its sessions.
+    /// The client's capabilities, in all of its sessions.
     client: ClientCapabilities,
 
     requests: Smb1Splitter,
-    /// The message in hand, so that letting go passes it on.
+    /// The present message, so that letting go passes it on.
     in_hand: BytesMut,
     /// Messages of the client's, up to the last one gathered.
     position: u64,
@@ -236,24 +239,25 @@ pub(crate) struct Smb1FarHalf {
     next_serial: u64,
     /// The opens whose oplocks the server wants back.
     breaking: Vec<u16>,
-    /// How many Revokes of each file id the near half has not confirmed. It may be given out anew meanwhile, and be
-    /// broken again: only the last word is about that open.
+    /// The number of Revokes of each file id that the near half has not confirmed. The id may be
+    /// reused meanwhile, and be broken again: only the last word is about that open.
     revoking: HashMap<u16, usize>,
-    /// The same of file ids that it has not given out yet, as far as was said: its answer to a request that
-    /// opens a file may come behind the break of what it opens.
+    /// The same for file ids that the server has not returned yet: the answer to a request that
+    /// opens a file may arrive behind the break of its oplock.
     early_breaks: Vec<u16>,
-    /// The client may have an oplock of its own that is not known here.
+    /// True if the client may have an oplock of its own that is unknown here.
     has_other_oplocks: bool,
     /// The opens that are read ahead for, the one that was read last at the end.
     reading: VecDeque<u16>,
     pace: ReadAheadPace,
-    /// READs of ours under way.
+    /// The number of our outstanding READs.
     own: usize,
-    /// WRITEs under way that the client may hold for done.
+    /// The number of outstanding WRITEs that the client may believe complete.
     early: usize,
-    /// Requests under way that may change any file.
+    /// The number of outstanding requests that may change any file.
     changing: usize,
-    /// What the client asked up to this message may have been done beside what may change any file.
+    /// Requests up to this message may have run in parallel with a request that can change any
+    /// file.
     changed_at: u64,
     /// The last message that may have ended any open.
     unread_at: u64,
@@ -315,7 +319,7 @@ impl Smb1FarHalf {
         }
     }
 
-    /// Stops, in the form that is safe where the half stands.
+    /// Stops in the form that is safe in the present state.
     fn stop(&mut self, reason: ReasonCode) {
         let letting_go = match self.state {
             Smb1FarState::Watching => {
@@ -368,8 +372,8 @@ impl Smb1FarHalf {
         }
     }
 
-    /// The client's stream has ended: nothing is served any more. What waits still goes to the server,
-    /// and then the stream towards it ends (see [`Self::pump`]).
+    /// Handles the end of the client's stream: nothing is served any more. Waiting requests still
+    /// go to the server, and then the stream towards it ends (see [`Self::pump`]).
     fn client_finished(&mut self) {
         self.client_finish = Smb1StreamFinish::Wanted;
         for file in self.files() {

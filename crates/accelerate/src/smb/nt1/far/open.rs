@@ -1,4 +1,4 @@
-//! What the far half knows of one open that it serves, or served; its states are those of SMB 2's
+//! The far half's view of one open that it serves, or served; its states are those of SMB 2
 //! ([`LicenceState`]).
 
 use std::collections::BTreeMap;
@@ -15,7 +15,8 @@ use crate::smb::far::read_ahead::ReadAhead;
 pub(crate) struct FilePosition {
     /// As the client's requests leave it.
     at: u64,
-    /// The last of these, by its place among the client's messages: answers come in any order.
+    /// The last of these requests, by its place among the client's messages: answers arrive in any
+    /// order.
     by: u64,
     /// The server's may be another.
     pub(crate) is_moved: bool,
@@ -33,13 +34,13 @@ impl FilePosition {
 /// One open.
 #[derive(Debug)]
 pub(crate) struct Smb1TrackedOpen {
-    /// File ids are used again: which of those with the same one it is.
+    /// The number that distinguishes opens with the same file id, because file ids are reused.
     pub(crate) serial: u64,
     /// The last request of the client's for it, after which ours are made: its process holds its locks.
     pub(crate) like: Smb1Header,
     /// The process that has locked parts of the file, if one has.
     pub(crate) locker: Option<(u16, u16)>,
-    /// The oplock was asked for by us, and the client does not know of it.
+    /// This half requested the oplock, and the client does not know of it.
     pub(crate) is_ours: bool,
     pub(crate) grant: LicenceState,
     pub(crate) may_write: bool,
@@ -48,17 +49,19 @@ pub(crate) struct Smb1TrackedOpen {
     pub(crate) sought: FilePosition,
     /// FilePositionInformation: where the client's last READ ended, or where it has set it.
     pub(crate) reported: FilePosition,
-    /// READs under way, the client's and ours: until they are answered nobody knows the position.
+    /// The outstanding READs, the client's and ours: the position is unknown until they are
+    /// answered.
     pub(crate) reading: usize,
-    /// READs of the client's that what is on its way will answer.
+    /// The client's READs that data in transit will answer.
     pub(crate) waiting: Vec<(ReadAndxRequest, Smb1ClientMessage)>,
-    /// Requests under way that may change the file.
+    /// The number of outstanding requests that may change the file.
     pub(crate) changing: usize,
-    /// WRITEs under way that came before the near half confirmed: the oplock is given back behind them.
+    /// The number of outstanding WRITEs from before the near half's confirmation: the oplock is
+    /// given back behind them.
     pub(crate) writing: usize,
     /// The same that waited here as it confirmed.
     pub(crate) queued_writes: usize,
-    /// Where WRITEs under way that the client may hold for done begin and end; none overlap.
+    /// The ranges of outstanding WRITEs that the client may believe complete. None overlap.
     pub(crate) written: BTreeMap<u64, u64>,
     /// The oplock was given back before the near half confirmed: until it has, WRITEs are refused.
     pub(crate) refuses_writes: bool,
@@ -66,7 +69,7 @@ pub(crate) struct Smb1TrackedOpen {
     pub(crate) is_closing: bool,
     /// Its oplock is one that others may share, and the client does not know of it either.
     pub(crate) is_shared: bool,
-    /// The oplock was given back unasked: the server may have asked for it meanwhile.
+    /// True if the oplock was given back without a break: the server may have sent one meanwhile.
     pub(crate) may_be_asked: bool,
     /// This message of the client's may have ended it unseen.
     pub(crate) gone_at: Option<u64>,
@@ -114,7 +117,7 @@ impl Smb1TrackedOpen {
         self.reported.set(by, end);
     }
 
-    /// A SEEK of the client's has told this.
+    /// Records the answer to a client's SEEK.
     pub(crate) fn note_seek(&mut self, by: u64, seek: SeekRequest, told: u32) {
         self.sought.set(by, seek.leads_to(self.sought.at, told));
     }
@@ -162,32 +165,32 @@ impl Smb1TrackedOpen {
         read.emit(&self.like)
     }
 
-    /// The same of FilePositionInformation.
+    /// Builds the request that sets FilePositionInformation to the reported value.
     pub(crate) fn emit_reported(&mut self, file: u16) -> Vec<u8> {
         self.reported.is_moved = false;
         set_position(&self.like, file, self.reported.at)
     }
 
-    /// Whether a request is of the open's own user and tree, and nothing that is locked against it.
+    /// Returns true if a request comes from the open's own user and tree, and no lock excludes it.
     pub(crate) fn takes(&self, header: &Smb1Header) -> bool {
         let who = (header.process, header.process_high);
         (self.like.user, self.like.tree) == (header.user, header.tree)
             && self.locker.is_none_or(|locker| locker == who)
     }
 
-    /// Whether the near half may answer for this open.
+    /// Returns true if the near half may answer for this open.
     pub(crate) fn is_held(&self) -> bool {
         self.grant == LicenceState::Held && !self.is_closing
     }
 
-    /// Whether a WRITE would change what one under way changes: servers may do several at a time and in
-    /// any order, and a client that holds the first for done counts on theirs.
+    /// Returns true if a WRITE would overlap an outstanding one. Servers may execute several at a
+    /// time and in any order, but a client relies on the order of WRITEs that it believes complete.
     pub(crate) fn overlaps(&self, start: u64, end: u64) -> bool {
         let last_before = self.written.range(..end).next_back();
         last_before.is_some_and(|(_, written_to)| *written_to > start)
     }
 
-    /// Whether the near half has said that it has stopped.
+    /// Returns true if the near half has confirmed that it has stopped.
     pub(crate) fn has_confirmed(&self) -> bool {
         match self.grant {
             LicenceState::Held => false,
@@ -196,19 +199,20 @@ impl Smb1TrackedOpen {
         }
     }
 
-    /// Whether the WRITE whose turn it is may have been answered.
+    /// Returns true if the next WRITE may have been answered already.
     pub(crate) fn is_from_before(&self) -> bool {
         !self.has_confirmed() || self.queued_writes > 0
     }
 
-    /// Whether the server's asking for the oplock is none of the client's business. A break of an open that has
-    /// none is of another open with the same file id.
+    /// Returns true if the server's oplock break must be hidden from the client. A break of an open
+    /// without an oplock belongs to another open with the same file id.
     pub(crate) fn hides_break(&mut self) -> bool {
         let has_oplock = self.grant != LicenceState::Given || self.is_shared;
         self.is_ours && (has_oplock || std::mem::take(&mut self.may_be_asked))
     }
 
-    /// The client has given the oplock back: what it asks behind that is the server's to answer.
+    /// Handles an oplock that the client has given back: its later requests are the server's to
+    /// answer.
     pub(crate) fn given_by_client(&mut self) {
         self.grant = LicenceState::Given;
         self.reads = None;
@@ -216,7 +220,7 @@ impl Smb1TrackedOpen {
         self.refuses_writes = false;
     }
 
-    /// Whether WRITEs under way may have been answered already.
+    /// Returns true if outstanding WRITEs may have been answered already.
     pub(crate) fn has_early_writes(&self) -> bool {
         self.may_write && self.grant != LicenceState::Given
     }

@@ -1,4 +1,4 @@
-//! Giving oplocks back: as in SMB 2, with the messages of SMB 1.
+//! Gives oplocks back: as in SMB 2, with the messages of SMB 1.
 //!
 //! ```text
 //!  server          far half             near half
@@ -7,7 +7,8 @@
 //!    │◄─ WRITEs ──────│
 //!    │◄─ release ─────│  once all of them are answered, or CONFIRM_WITHIN after the break
 //! ```
-//! An oplock of the client's own is the client's to give back; it hears of the break behind the near half.
+//! The client gives its own oplock back itself; it receives the break behind the near half's
+//! answers.
 
 use std::collections::hash_map::Entry;
 
@@ -22,12 +23,12 @@ use crate::ReasonCode;
 use crate::smb::config::{CONFIRM_WITHIN, TAKEN_AFTER};
 use crate::smb::far::open::LicenceState;
 
-/// Breaks that are remembered while a request to open a file is under way: as many as a server allows requests, and
-/// more. A server that sends more breaks what nobody has opened.
+/// The number of breaks that are remembered while a request to open a file is outstanding: more
+/// than the requests that a server allows. A server that sends more breaks opens that do not exist.
 const EARLY_BREAKS_MAX: usize = 64;
 
 impl Smb1FarHalf {
-    /// The server wants an oplock back; whether the client shall hear of it.
+    /// Handles a server's oplock break. Returns true if the client must receive it.
     pub(super) fn break_of(&mut self, now: Time, file: u16) -> bool {
         let is_opening = self.is_opening();
         let open = self.opens.get(&file);
@@ -50,14 +51,14 @@ impl Smb1FarHalf {
         !is_hidden
     }
 
-    /// Whether a file may be opened at this moment that may be served.
+    /// Returns true if a file that may be served is possibly being opened now.
     pub(super) fn is_opening(&self) -> bool {
         let mut outstanding = self.outstanding.values();
         outstanding
             .any(|outstanding| matches!(outstanding.purpose, Smb1RequestPurpose::Create { .. }))
     }
 
-    /// Whether the server wanted the oplock of an open back before it said that there is one.
+    /// Returns true if the server broke the oplock of an open before its answer granted it.
     pub(super) fn was_broken_early(&mut self, file: u16) -> bool {
         let at = self.early_breaks.iter().position(|early| *early == file);
         at.map(|at| self.early_breaks.swap_remove(at)).is_some()
@@ -120,7 +121,7 @@ impl Smb1FarHalf {
         }
     }
 
-    /// Gives back without the near half's word what is overdue.
+    /// Gives overdue oplocks back without the near half's confirmation.
     pub(super) fn give_back_overdue(&mut self, now: Time) {
         for file in &self.breaking {
             if let Some(open) = self.opens.get_mut(file)
@@ -137,7 +138,7 @@ impl Smb1FarHalf {
         }
     }
 
-    /// When the next one is overdue.
+    /// The time at which the next one is overdue.
     pub(super) fn next_overdue(&self) -> Option<Time> {
         self.breaking
             .iter()
@@ -151,7 +152,7 @@ impl Smb1FarHalf {
             .min()
     }
 
-    /// Gives back what the near half has confirmed and no WRITE is under way for.
+    /// Gives back the oplocks that the near half has confirmed and that have no outstanding WRITE.
     pub(super) fn give_back_confirmed(&mut self) {
         for file in self.breaking.clone() {
             let Some(open) = self.opens.get(&file) else {
@@ -185,7 +186,8 @@ impl Smb1FarHalf {
         }
     }
 
-    /// Whether the server may have given this open's file id to another, of which we do not know yet.
+    /// Returns true if the server may have given this open's file id to another open, which is not
+    /// known yet.
     fn may_be_another(&self, open: &Smb1TrackedOpen) -> bool {
         let Some(gone_at) = open.gone_at else {
             return false;

@@ -66,7 +66,7 @@ impl Smb1FarHalf {
         self.pump(now);
     }
 
-    /// Why the client's message cannot be handled, if so.
+    /// Returns the reason why the client's message cannot be handled, if there is one.
     fn objection(
         &self,
         header: &Smb1Header,
@@ -93,7 +93,7 @@ impl Smb1FarHalf {
         (is_lost || is_foreign).then_some(ReasonCode::UNSUPPORTED)
     }
 
-    /// What the message does to what is known of opens.
+    /// Applies the message's effects on the tracked opens.
     fn note_touch(&mut self, now: Time, header: &Smb1Header, touch: Smb1RequestEffect) {
         match touch {
             Smb1RequestEffect::Changes(file) => {
@@ -195,7 +195,8 @@ impl Smb1FarHalf {
             .collect()
     }
 
-    /// What was read ahead of this open is out of date; READs that wait for it go to the server.
+    /// Forgets the data that was read ahead of this open because it is out of date. READs that wait
+    /// for it go to the server.
     pub(super) fn forget_ahead(&mut self, file: u16) {
         let Some(open) = self.opens.get_mut(&file) else {
             return;
@@ -206,7 +207,8 @@ impl Smb1FarHalf {
         self.ask_for_waiting(file);
     }
 
-    /// Nothing more comes of what is read ahead of this open; READs that wait for it go to the server.
+    /// Stops using the data that is read ahead of this open; READs that wait for it go to the
+    /// server.
     pub(super) fn stop_ahead(&mut self, file: u16) {
         if let Some(reads) = self
             .opens
@@ -227,7 +229,7 @@ impl Smb1FarHalf {
         }
     }
 
-    /// Takes a READ that is, or will be, answered by what is read ahead; gives back what is not.
+    /// Takes a READ that is, or will be, answered by prefetched data; gives others back.
     fn answer_ahead(
         &mut self,
         read: ReadAndxRequest,
@@ -276,7 +278,7 @@ impl Smb1FarHalf {
         }
     }
 
-    /// READs that wait for what is on its way: whether it has come, or will not.
+    /// Settles the READs that wait for data in transit which has arrived, or will not.
     pub(super) fn judge_waiting(&mut self, file: u16) {
         let Some(open) = self.opens.get_mut(&file) else {
             return;
@@ -302,7 +304,7 @@ impl Smb1FarHalf {
         }
     }
 
-    /// The near half does not have what answered this READ any more.
+    /// Handles a READ whose data the near half no longer has.
     pub(super) fn read_again(&mut self, position: u64, message: &[u8]) {
         let (Ok(header), Ok(read), Smb1FarState::Engaged) = (
             Smb1Header::parse(message),
@@ -349,7 +351,7 @@ impl Smb1FarHalf {
         self.read_ahead(now);
     }
 
-    /// How many requests may be under way ([MS-CIFS] §3.2.4.1.1, MaxMpxCount).
+    /// The number of requests that may be outstanding ([MS-CIFS] §3.2.4.1.1, MaxMpxCount).
     pub(super) fn mpx(&self) -> usize {
         let agreed = self.agreed.map_or(1, |agreed| agreed.mpx_count);
         usize::from(agreed).max(1)
@@ -395,8 +397,8 @@ impl Smb1FarHalf {
             .any(|outstanding| matches!(outstanding.purpose, Smb1RequestPurpose::Reads { .. }))
     }
 
-    /// Whether a WRITE waits here that a breaker waits for: what has the last place at the server may wait for
-    /// the breaker, and so one more is sent than the server allows.
+    /// Returns true if a WRITE waits here that a breaker waits for. The last request slot at the
+    /// server may wait for the breaker, so one request more is sent than the server allows.
     fn has_awaited(&self) -> bool {
         !self.breaking.is_empty()
             && self.queue.iter().any(|request| {
@@ -409,8 +411,8 @@ impl Smb1FarHalf {
             })
     }
 
-    /// Puts the position of an open, which the next request asks for, where the client's own requests would have
-    /// left it. Whether that was begun.
+    /// Sets the position of an open, which the next request queries, to the value that the client's
+    /// own requests would have left. Returns true if that was begun.
     fn moves_position(&mut self) -> bool {
         let Some(request) = self.queue.front() else {
             return false;
@@ -489,7 +491,7 @@ impl Smb1FarHalf {
         self.send_server(request.frame.freeze());
     }
 
-    /// A part of a request, or a word on it, goes under the request's own id.
+    /// Sends a secondary request, or a cancel, under the primary request's own id.
     fn dispatch_secondary(&mut self, mut request: Smb1ClientMessage) {
         let header = request.header;
         // Others may have the same id: what the client holds for done, which stays, and what serial clients have
@@ -512,7 +514,7 @@ impl Smb1FarHalf {
         }
     }
 
-    /// Notes at its open that a READ, or a request which may change its file, is under way.
+    /// Records at its open that a READ, or a request which may change its file, is outstanding.
     fn note_change(&mut self, outstanding: &mut Smb1OutstandingRequest, touch: Smb1RequestEffect) {
         if let Smb1RequestEffect::ReadsOtherwise(file) = touch
             && let Some(open) = self.opens.get_mut(&file)
@@ -569,7 +571,7 @@ impl Smb1FarHalf {
         }
     }
 
-    /// What a request's answer will tell.
+    /// Returns the purpose of a request: the information that its answer will bring.
     fn purpose(
         &mut self,
         header: &Smb1Header,
@@ -639,7 +641,7 @@ impl Smb1FarHalf {
         }
     }
 
-    /// What a request to open a file is for, if its open may be served.
+    /// Returns the purpose of a request to open a file, if its open may be served.
     fn judge_create(&mut self, request: &Smb1ClientMessage) -> Option<Smb1RequestPurpose> {
         let is_on = self.settings.consistency != ConsistencyMode::Off;
         // Pipes are opened the same way, and by clients that will sign.
@@ -674,7 +676,7 @@ impl Smb1FarHalf {
         }
     }
 
-    /// An id for what is not answered unless it fails.
+    /// Returns an id for a request that is answered only if it fails.
     pub(super) fn take_silent_mid(&mut self, client: Option<(Smb1Header, u64)>) -> u16 {
         let mid = self.take_mid();
         if self.silent.len() >= SILENT_MAX {
@@ -704,8 +706,8 @@ impl Smb1FarHalf {
         self.send_server(super::super::wire::frame(&message).into());
     }
 
-    /// A WRITE that the client may hold for done, to a file that another client has been given since: it is
-    /// refused, and the near half reports it.
+    /// Refuses a WRITE that the client may believe complete, to a file that another client has
+    /// opened since; the near half reports the loss.
     fn refuse_late_write(&mut self, request: &Smb1ClientMessage, touch: Smb1RequestEffect) -> bool {
         let Smb1RequestEffect::Writes(write) = touch else {
             return false;
@@ -745,7 +747,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_is_asked_again_as_it_was_though_only_its_beginning_came() {
+    fn partial_read_is_sent_again_unchanged() {
         let mut far = engaged();
         let mut message = read(7, 1 << 33, 70_000);
         let whole = message.clone();
@@ -758,7 +760,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_cannot_wait_any_more_is_not_lost_in_silence() {
+    fn read_that_cannot_wait_gets_an_answer() {
         let mut far = engaged();
         let message = read(7, 0, 10);
         let request = Smb1ClientMessage {

@@ -7,7 +7,7 @@ use crate::smb::nt1::wire::{WORDS_AT, frame};
 /// PROCESS_EXIT ([MS-CIFS] §2.2.4.18): the opens of a process end with it.
 pub(crate) const PROCESS_EXIT: u8 = 0x11;
 
-/// The longest message that a client takes, as Windows XP says it.
+/// The longest message that a client accepts, as Windows XP states it.
 pub(crate) const CLIENT_BUFFER: u16 = 4_356;
 
 /// A client's header: of process 77, with the status of NT.
@@ -26,7 +26,7 @@ pub(crate) fn header(command: u8) -> Smb1Header {
     }
 }
 
-/// A message of these words and bytes.
+/// Builds a message of these words and bytes.
 pub(crate) fn body(header: &Smb1Header, words: &[u8], bytes: &[u8]) -> Vec<u8> {
     let mut message = header.emit().to_vec();
     message.push((words.len() / 2) as u8);
@@ -95,7 +95,7 @@ pub(crate) fn tree_disconnect() -> Vec<u8> {
     body(&header(command::TREE_DISCONNECT), &[], &[])
 }
 
-/// How a file is opened.
+/// The parameters of an open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Smb1CreateParameters<'a> {
     pub(crate) name: &'a str,
@@ -194,7 +194,7 @@ pub(crate) fn read_old(file: u16, offset: u32, length: u16) -> Vec<u8> {
     body(&header(command::READ_OLD), &words, &[])
 }
 
-/// Locks 16 bytes from the file's start: shared if the kind says 1, a release if it says 2.
+/// Builds a lock of 16 bytes from the file's start: shared if the kind is 1, a release if it is 2.
 pub(crate) fn locking(file: u16, kind: u8, locks: u16) -> Vec<u8> {
     let mut words = END_OF_CHAIN.to_vec();
     words.extend(file.to_le_bytes());
@@ -206,7 +206,8 @@ pub(crate) fn locking(file: u16, kind: u8, locks: u16) -> Vec<u8> {
     body(&header(command::LOCKING), &words, &ranges)
 }
 
-/// Unlocks, or locks, 16 bytes from each of these places for these processes.
+/// Builds a request that unlocks, or locks, 16 bytes from each of these offsets for these
+/// processes.
 pub(crate) fn lock_ranges(file: u16, kind: u8, is_unlock: bool, of: &[(u16, u32)]) -> Vec<u8> {
     let count = of.len() as u16;
     let counts = match is_unlock {
@@ -227,7 +228,7 @@ pub(crate) fn lock_ranges(file: u16, kind: u8, is_unlock: bool, of: &[(u16, u32)
     body(&header(command::LOCKING), &words, &ranges)
 }
 
-/// A TRANSACTION2 of these parameters and this data.
+/// Builds a TRANSACTION2 of these parameters and this data.
 fn transaction(subcommand: u16, parameters: &[u8], data: &[u8]) -> Vec<u8> {
     let at = (WORDS_AT + 30 + 2 + 3) as u16;
     let short = |value: usize| (value as u16).to_le_bytes();

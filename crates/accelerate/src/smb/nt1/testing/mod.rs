@@ -102,8 +102,8 @@ fn message(bytes: &[u8]) {
     let _ = TransactionProgress::default().is_last(&header, bytes);
 }
 
-/// What the near and the far half are told while a client of SMB 1 opens a file, reads and writes it, and
-/// another client beside the server opens it too: good inputs to start from.
+/// Records the inputs of the near and the far half while an SMB 1 client opens a file, reads and
+/// writes it, and another client beside the server opens it too. Fuzzing starts from them.
 pub(crate) fn conversation() -> [Vec<AcceleratorInput>; 2] {
     let mut world = Smb1World::new(Duration::from_millis(10));
     world.told = Some([Vec::new(), Vec::new()]);

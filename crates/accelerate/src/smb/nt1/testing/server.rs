@@ -1,5 +1,5 @@
-//! A small server of SMB 1 in memory, strict about what it is asked: a multiplex id that is in use, more
-//! requests than it allows or an open that nobody has are failed tests.
+//! A small SMB 1 server in memory that is strict about its requests: a multiplex id in use, more
+//! requests than it allows or an unknown open fail the test.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub(crate) const DISK_FULL: u32 = 0xc000_007f;
 /// STATUS_FILE_LOCK_CONFLICT.
 pub(crate) const LOCK_CONFLICT: u32 = 0xc000_0054;
 
-/// How many requests may be under way.
+/// The number of requests that may be outstanding.
 pub(crate) const MPX: u16 = 10;
 
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ struct Smb1ServerConnection {
     splitter: Smb1Splitter,
     /// Answers that were not taken yet, and whether each is one.
     out: VecDeque<(bool, Vec<u8>)>,
-    /// Process and multiplex id of what is not answered.
+    /// The process and multiplex ids of unanswered requests.
     asked: BTreeSet<(u16, u16)>,
     is_gone: bool,
 }
@@ -43,7 +43,7 @@ struct Smb1ServerOpen {
     /// 0, 1 (exclusive) or 2 (batch).
     oplock: u8,
     is_breaking: bool,
-    /// What SEEK moves, and FilePositionInformation.
+    /// The position that SEEK and FilePositionInformation change.
     position: u64,
     reported: u64,
     header: Smb1Header,
@@ -65,14 +65,14 @@ struct ByteRangeLock {
     is_shared: bool,
 }
 
-/// A transaction whose data has not come whole.
+/// A transaction whose data has not arrived completely.
 struct PartialTransaction {
     connection: usize,
     header: Smb1Header,
     message: Vec<u8>,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Default)]
 pub(crate) struct Smb1Server {
     pub(crate) files: BTreeMap<String, Vec<u8>>,
@@ -81,21 +81,21 @@ pub(crate) struct Smb1Server {
     waiting: Vec<Smb1WaitingCreate>,
     parts: Vec<PartialTransaction>,
     locks: Vec<ByteRangeLock>,
-    /// It does what it may in any order, and says what it has done in any order.
+    /// True if it executes requests in any permitted order, and answers in any order.
     pub(crate) disorder: Option<SeededRandom>,
-    /// Of what it has put off, what opens files comes first.
+    /// True if postponed requests that open files run first.
     pub(crate) creates_first: bool,
-    /// What it has heard of the first connection and not done yet.
+    /// The messages of the first connection that have arrived and are not executed yet.
     undone: VecDeque<(Smb1Header, Vec<u8>)>,
-    /// What it breaks, it says before what it has not said yet.
+    /// True if breaks are sent before all postponed messages.
     pub(crate) breaks_first: bool,
     /// It has room for so many bytes more.
     pub(crate) room: Option<usize>,
     /// It gives no more than this in answer to a READ.
     pub(crate) read_most: Option<u32>,
-    /// It knows no READs beyond what the client's buffer holds, nor lengths of more than 16 bits.
+    /// True if it knows no READs beyond the client's buffer, nor lengths of more than 16 bits.
     pub(crate) has_short_reads: bool,
-    /// Its client has not said that lengths of READs have more than 16 bits.
+    /// True if its client has not announced READ lengths of more than 16 bits.
     pub(crate) ignores_high_lengths: bool,
     /// It answers NEGOTIATE in SMB 2.
     pub(crate) speaks_smb2: bool,
@@ -154,13 +154,13 @@ impl Smb1Server {
         }
     }
 
-    /// Whether it has something to say.
+    /// Returns true if an answer is ready.
     pub(crate) fn has_answers(&self, connection: usize) -> bool {
         let is_undone = connection == 0 && !self.undone.is_empty();
         is_undone || !self.connections[connection].out.is_empty()
     }
 
-    /// Does what it has put off, all of it, in any order that a server with several hands may do it in.
+    /// Executes all postponed requests, in any order that a parallel server may choose.
     fn catch_up(&mut self) {
         while !self.undone.is_empty() {
             let is_free = |(header, _): &&(Smb1Header, Vec<u8>)| {
@@ -186,7 +186,7 @@ impl Smb1Server {
         }
     }
 
-    /// What it says next on a connection.
+    /// Returns the next message on a connection.
     pub(crate) fn take(&mut self, connection: usize) -> Option<Vec<u8>> {
         if connection == 0 {
             self.catch_up();
@@ -446,7 +446,7 @@ impl Smb1Server {
         }
     }
 
-    /// Opens what waits for no oplock any more.
+    /// Executes the opens that no longer wait for an oplock.
     fn try_waiting(&mut self) {
         for waiting in std::mem::take(&mut self.waiting) {
             let name = String::from_utf8(name(&waiting.message)).expect("tests name files so");
@@ -679,7 +679,7 @@ impl ByteRangeLock {
         self.range.start < asked.end && asked.start < self.range.end
     }
 
-    /// Whether who asks this of this file has locked it.
+    /// Returns true if the sender of this request holds the lock on this file.
     fn is_of(&self, file: u16, header: &Smb1Header) -> bool {
         (self.file, self.process) == (file, header.process)
     }
@@ -694,7 +694,7 @@ impl ByteRangeLock {
     }
 }
 
-/// Bytes of a transaction's data that come in further messages.
+/// Returns the bytes of a transaction's data that follow in further messages.
 fn data_missing(message: &[u8]) -> u16 {
     u16_at(message, WORDS_AT + 2).unwrap() - u16_at(message, WORDS_AT + 22).unwrap()
 }

@@ -18,13 +18,13 @@ use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, FrameKind, Let
 /// Longer than any test's user waits.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What crosses the path.
+/// An item that crosses the path.
 enum Smb1PathItem {
     Segment(FlowSegment),
     Finish,
 }
 
-/// A half, or what is left of it.
+/// A half, or its state after its end.
 enum Smb1HalfStage {
     Running(Box<dyn AcceleratorHalf>),
     Released,
@@ -51,18 +51,18 @@ impl Smb1Response {
 #[derive(Default)]
 pub(crate) struct Smb1Client {
     next_mid: u16,
-    /// It uses one multiplex id for all that it asks, as some serial clients do.
+    /// True if it uses one multiplex id for all requests, as some serial clients do.
     pub(crate) has_one_mid: bool,
     pub(crate) user: u16,
     pub(crate) tree: u16,
     pub(crate) process: Option<u16>,
     answers: Smb1Splitter,
     pub(crate) answered: VecDeque<Smb1Response>,
-    /// What came unasked.
+    /// The messages that arrived unasked.
     pub(crate) unasked: Vec<Smb1Response>,
     /// All bytes that it sends, if they are to be kept.
     pub(crate) said: Option<Vec<u8>>,
-    /// All bytes that came.
+    /// All bytes that have arrived.
     pub(crate) bytes: Vec<u8>,
     pub(crate) is_reset: bool,
 }
@@ -115,24 +115,24 @@ impl Smb1Client {
     }
 }
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct Smb1World {
     pub(crate) now: Time,
     pub(crate) server: Smb1Server,
     /// Client 0 is behind the pair, the others are beside the server.
     pub(crate) clients: Vec<Smb1Client>,
     pub(crate) delay: Duration,
-    /// Nothing crosses the path while it is cut; it keeps what is under way.
+    /// Nothing crosses the path while it is cut; data in transit is kept.
     pub(crate) is_cut: bool,
-    /// How long the server takes for each thing that it says to client 0.
+    /// The time that the server takes for each message to client 0.
     pub(crate) server_takes: Duration,
-    /// When it says the next.
+    /// The time of its next message.
     says_at: Option<Time>,
     pub(crate) let_go: Option<LettingGo>,
     halves: [Smb1HalfStage; 2],
     /// Towards the far half, towards the near half.
     ways: [VecDeque<(Time, Smb1PathItem)>; 2],
-    /// What the halves are told, if it is to be kept.
+    /// The inputs of the halves, if they are recorded.
     pub(crate) told: Option<[Vec<AcceleratorInput>; 2]>,
     is_server_gone: bool,
     /// Bytes that hosts hand over at a time.
@@ -171,7 +171,7 @@ impl Smb1World {
         world
     }
 
-    /// Another client, beside the server, with its session.
+    /// Adds another client, beside the server, with its session.
     pub(crate) fn beside(&mut self) -> usize {
         let who = self.server.connect();
         self.clients.push(Smb1Client::default());
@@ -201,13 +201,13 @@ impl Smb1World {
         }
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub(crate) fn ask(&mut self, who: usize, message: &[u8]) -> Smb1Response {
         self.send(who, message);
         self.wait(who)
     }
 
-    /// Asks, and does not wait.
+    /// Sends a request without waiting.
     pub(crate) fn send(&mut self, who: usize, message: &[u8]) -> u16 {
         let (mid, bytes) = self.clients[who].dress(message);
         self.send_bytes(who, &bytes);
@@ -236,7 +236,7 @@ impl Smb1World {
         }
     }
 
-    /// How long it takes.
+    /// Returns the duration of some work.
     pub(crate) fn takes(&mut self, work: impl FnOnce(&mut Self)) -> Duration {
         let before = self.now;
         work(self);
@@ -302,7 +302,7 @@ impl Smb1World {
         true
     }
 
-    /// Tells a half, 0 beside the client and 1 beside the server.
+    /// Passes an input to a half, 0 beside the client and 1 beside the server.
     pub(crate) fn tell(&mut self, half: usize, input: AcceleratorInput) {
         if let Some(told) = &mut self.told {
             told[half].push(input.clone());
@@ -324,7 +324,7 @@ impl Smb1World {
         self.drain(half);
     }
 
-    /// What an engine does for a half that has let go.
+    /// Passes an input on as an engine does for a half that has let go.
     fn passes(&mut self, half: usize, input: AcceleratorInput) {
         match input {
             AcceleratorInput::Lan(bytes) => {
@@ -403,7 +403,7 @@ impl Smb1World {
         }
     }
 
-    /// Hands over what the server says.
+    /// Delivers the server's messages.
     fn settle(&mut self) {
         loop {
             let mut is_quiet = true;

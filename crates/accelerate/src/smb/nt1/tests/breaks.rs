@@ -13,7 +13,7 @@ use crate::smb::nt1::testing::{
 use crate::smb::nt1::wire::create::NtCreateResponse;
 
 #[test]
-fn another_client_waits_for_a_round_trip_and_reads_all_that_was_written() {
+fn other_client_waits_a_round_trip_for_writes() {
     let mut world = world(0);
     let other = world.beside();
     let file = world.open(0, "a");
@@ -41,7 +41,7 @@ fn another_client_waits_for_a_round_trip_and_reads_all_that_was_written() {
 }
 
 #[test]
-fn what_was_read_ahead_is_not_given_once_another_may_write() {
+fn prefetched_data_ends_when_another_may_write() {
     let mut world = world(300_000);
     let other = world.beside();
     let file = world.open(0, "a");
@@ -53,7 +53,7 @@ fn what_was_read_ahead_is_not_given_once_another_may_write() {
 }
 
 #[test]
-fn a_client_with_its_own_oplock_hears_of_the_break_and_gives_it_back_itself() {
+fn client_with_own_oplock_answers_the_break() {
     let mut world = world(0);
     let other = world.beside();
     let create = Smb1CreateParameters {
@@ -83,7 +83,7 @@ fn a_client_with_its_own_oplock_hears_of_the_break_and_gives_it_back_itself() {
 }
 
 #[test]
-fn a_breaker_waits_no_longer_than_is_said_for_a_path_that_is_cut() {
+fn breaker_wait_is_bounded_on_a_cut_path() {
     let mut world = world(0);
     let other = world.beside();
     let file = world.open(0, "a");
@@ -112,7 +112,7 @@ fn a_breaker_waits_no_longer_than_is_said_for_a_path_that_is_cut() {
 }
 
 #[test]
-fn a_second_open_by_the_same_client_sees_what_the_first_wrote() {
+fn second_open_sees_the_first_ones_writes() {
     let mut world = world(0);
     let file = world.open(0, "a");
     world.ask(0, &write(file, 0, b"through one").0);
@@ -136,7 +136,7 @@ fn open_with_own(world: &mut Smb1World) -> u16 {
 }
 
 #[test]
-fn a_client_whose_file_id_was_anothers_hears_of_its_own_break() {
+fn reused_file_id_gets_its_own_break() {
     type End = fn(&mut Smb1World, u16);
     let ends: [End; 4] = [
         |world, file| drop(world.ask(0, &chained(&read(file, 0, 0)))),
@@ -172,7 +172,7 @@ fn a_client_whose_file_id_was_anothers_hears_of_its_own_break() {
 }
 
 #[test]
-fn an_oplock_that_the_client_gives_back_unasked_ends_the_licence() {
+fn unasked_oplock_release_ends_the_licence() {
     let mut world = world(0);
     let other = world.beside();
     let file = open_with_own(&mut world);
@@ -189,7 +189,7 @@ fn an_oplock_that_the_client_gives_back_unasked_ends_the_licence() {
 }
 
 #[test]
-fn what_gives_an_oplock_of_no_open_back_is_the_clients_to_hear_of() {
+fn release_for_unknown_open_reaches_the_client() {
     let mut world = world(0);
     world.open(0, "a");
     let mid = world.send(0, &locking(9, 2, 0));
@@ -200,7 +200,7 @@ fn what_gives_an_oplock_of_no_open_back_is_the_clients_to_hear_of() {
 }
 
 #[test]
-fn a_tree_that_does_not_end_gives_its_oplocks_back() {
+fn unfinished_tree_disconnect_releases_its_oplocks() {
     let mut world = world(0);
     let other = world.beside();
     let file = world.open(0, "a");
@@ -216,7 +216,7 @@ fn a_tree_that_does_not_end_gives_its_oplocks_back() {
 }
 
 #[test]
-fn a_break_among_many_writes_asks_no_more_of_the_server_than_one_over_its_limit() {
+fn break_among_writes_exceeds_the_limit_by_one() {
     let mut world = world(0);
     let other = world.beside();
     world.server_takes = Duration::from_millis(20);
@@ -232,7 +232,7 @@ fn a_break_among_many_writes_asks_no_more_of_the_server_than_one_over_its_limit(
 }
 
 #[test]
-fn a_break_that_overtakes_the_open_it_is_of_gives_the_oplock_back() {
+fn break_before_its_open_releases_the_oplock() {
     for has_other in [false, true] {
         let mut world = world(100);
         let other = world.beside();
@@ -266,7 +266,7 @@ fn a_break_that_overtakes_the_open_it_is_of_gives_the_oplock_back() {
 }
 
 #[test]
-fn a_word_on_an_open_that_is_no_more_is_not_taken_for_one_on_its_successor() {
+fn late_word_does_not_affect_the_next_open() {
     let mut world = world(0);
     let [first, second] = [world.beside(), world.beside()];
     let file = world.open(0, "a");

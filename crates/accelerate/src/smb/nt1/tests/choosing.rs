@@ -1,4 +1,4 @@
-//! Which of the two a flow speaks, and what is let go.
+//! Tests of the dialect selection, and of flows that are let go.
 
 use super::{DELAY, world};
 use crate::smb::nt1::frames::Smb1HalfFrame;
@@ -22,7 +22,7 @@ fn signed(message: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn an_answer_in_smb2_leaves_the_flow_to_smb2() {
+fn smb2_answer_selects_smb2() {
     for piece in [1, 3, usize::MAX] {
         let mut world = Smb1World::new(DELAY);
         world.piece = piece;
@@ -36,7 +36,7 @@ fn an_answer_in_smb2_leaves_the_flow_to_smb2() {
 }
 
 #[test]
-fn a_session_is_set_up_in_pieces_of_any_size() {
+fn session_set_up_works_in_any_pieces() {
     for piece in [1, 2, 7, 33] {
         let mut world = Smb1World::new(DELAY);
         world.piece = piece;
@@ -51,7 +51,7 @@ fn a_session_is_set_up_in_pieces_of_any_size() {
 }
 
 #[test]
-fn until_a_file_is_opened_every_byte_passes_as_it_came() {
+fn bytes_pass_unchanged_until_a_file_opens() {
     let mut world = Smb1World::new(DELAY);
     world.clients[0].said = Some(Vec::new());
     world.set_up(0);
@@ -61,7 +61,7 @@ fn until_a_file_is_opened_every_byte_passes_as_it_came() {
 }
 
 #[test]
-fn a_pipe_leaves_the_flow_free_to_be_let_go() {
+fn pipe_flow_may_still_be_let_go() {
     let mut world = world(100);
     world.clients[0].tree = world.ask(0, &pipes_connect()).header.tree;
     world.open(0, "srvsvc");
@@ -85,7 +85,7 @@ fn a_server_that_demands_signatures_is_let_go() {
 }
 
 #[test]
-fn a_client_that_signs_is_let_go_and_its_bytes_pass_as_they_came() {
+fn signing_client_is_let_go_unchanged() {
     let mut world = Smb1World::new(DELAY);
     world.ask(0, &negotiate());
     world.server.bytes.clear();
@@ -98,7 +98,7 @@ fn a_client_that_signs_is_let_go_and_its_bytes_pass_as_they_came() {
 }
 
 #[test]
-fn a_signature_behind_the_first_file_ends_the_flow() {
+fn signature_after_the_first_file_ends_the_flow() {
     let mut world = world(100);
     let file = world.open(0, "a");
     world.send(0, &signed(&read(file, 0, 10)));
@@ -109,7 +109,7 @@ fn a_signature_behind_the_first_file_ends_the_flow() {
 }
 
 #[test]
-fn raw_mode_is_let_go_before_and_ends_the_flow_behind_the_first_file() {
+fn raw_mode_lets_go_or_ends_the_flow() {
     let reason = ReasonCode::UNSUPPORTED;
     let raw = header(0x1a).alone();
     let mut early = Smb1World::new(DELAY);
@@ -128,7 +128,7 @@ fn raw_mode_is_let_go_before_and_ends_the_flow_behind_the_first_file() {
 }
 
 #[test]
-fn what_is_no_message_ends_a_flow_that_was_altered_and_passes_in_another() {
+fn invalid_message_ends_only_an_altered_flow() {
     let mut world = world(100);
     world.open(0, "a");
     world.send_bytes(0, b"\0\0\0\x08whatever");
@@ -153,7 +153,7 @@ fn switched_off_nothing_is_answered() {
 
 /// It would answer longer READs than the server.
 #[test]
-fn a_near_half_of_the_first_version_is_served_nothing_and_its_bytes_pass() {
+fn first_version_near_half_passes_unserved() {
     let mut world = Smb1World::new(DELAY);
     world.server.files.insert("a".to_owned(), vec![7; 3_000]);
     world.ask(0, &negotiate());

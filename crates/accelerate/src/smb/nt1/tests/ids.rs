@@ -6,7 +6,7 @@ use crate::smb::nt1::testing::{cancel, close, echo, notify, read, set_size_in_pa
 use crate::smb::nt1::wire::header::command;
 
 #[test]
-fn answers_to_requests_of_ours_never_reach_the_client() {
+fn answers_to_own_requests_never_reach_the_client() {
     let mut world = world(1 << 20);
     let file = world.open(0, "a");
     for turn in 0..17 {
@@ -19,7 +19,7 @@ fn answers_to_requests_of_ours_never_reach_the_client() {
 }
 
 #[test]
-fn one_id_for_all_requests_and_ids_of_its_own_are_given_back_as_they_were() {
+fn client_multiplex_ids_are_restored() {
     for has_one_mid in [true, false] {
         let mut world = world(100);
         world.clients[0].has_one_mid = has_one_mid;
@@ -36,7 +36,7 @@ fn one_id_for_all_requests_and_ids_of_its_own_are_given_back_as_they_were() {
 }
 
 #[test]
-fn a_client_that_asks_several_at_a_time_gets_each_answer() {
+fn parallel_requests_each_get_their_answer() {
     let mut world = world(1 << 20);
     let file = world.open(0, "a");
     let asked: Vec<u16> = (0..u64::from(MPX))
@@ -48,7 +48,7 @@ fn a_client_that_asks_several_at_a_time_gets_each_answer() {
 }
 
 #[test]
-fn every_echo_comes_back_under_its_id_and_none_is_owed_for_none() {
+fn every_echo_returns_under_its_id() {
     let mut world = world(100);
     world.open(0, "a");
     let mid = world.send(0, &echo(3));
@@ -58,7 +58,7 @@ fn every_echo_comes_back_under_its_id_and_none_is_owed_for_none() {
 }
 
 #[test]
-fn a_part_of_a_request_goes_with_its_own_beginning() {
+fn secondary_request_follows_its_primary() {
     let mut world = world(100);
     let file = world.open(0, "a");
     world.clients[0].has_one_mid = true;
@@ -74,7 +74,7 @@ fn a_part_of_a_request_goes_with_its_own_beginning() {
 }
 
 #[test]
-fn a_cancel_of_what_is_answered_does_not_reach_the_server() {
+fn cancel_of_an_answered_request_is_dropped() {
     let mut world = world(100);
     let file = world.open(0, "a");
     world.ask(0, &read(file, 0, 10));

@@ -1,5 +1,6 @@
-//! Random steps by two clients, one behind the pair and one beside the server, against a reference: what a
-//! client is told is what the files hold at that moment, under delays, cuts and pieces of any size.
+//! Random steps by two clients, one behind the pair and one beside the server, against a reference:
+//! every answer must equal the contents of the files at that moment, under delays, cuts and pieces
+//! of any size.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -198,7 +199,7 @@ impl Smb1Model {
         }
     }
 
-    /// Several READs at a time, in whatever order they are answered.
+    /// Sends several READs at a time, which are answered in any order.
     fn read_at_once(&mut self, who: usize, index: usize) {
         let open = self.opens[who][index];
         if self.world.clients[who].has_one_mid {
@@ -275,7 +276,7 @@ impl Smb1Model {
         self.positions(who, index);
     }
 
-    /// An open's positions are asked for, and moved.
+    /// Queries and changes an open's positions.
     fn positions(&mut self, who: usize, index: usize) {
         let open = self.opens[who][index];
         let size = self.files[open.name].len() as u64;
@@ -320,7 +321,7 @@ impl Smb1Model {
         open.reported = open.position;
     }
 
-    /// The client behind the pair gives back the oplocks of its own that were broken.
+    /// The client behind the pair gives its own broken oplocks back.
     fn give_back(&mut self) {
         for broken in std::mem::take(&mut self.world.clients[0].unasked) {
             let file = u16::from_le_bytes([broken.message[37], broken.message[38]]);
@@ -342,7 +343,7 @@ fn below(chance: &mut SeededRandom, limit: usize) -> usize {
 }
 
 #[test]
-fn no_client_is_told_what_the_files_do_not_hold() {
+fn clients_only_get_what_files_contain() {
     let mut helped = 0;
     for seed in 0..RUNS {
         let mut model = Smb1Model::new(seed);

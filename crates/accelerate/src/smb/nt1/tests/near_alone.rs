@@ -1,4 +1,4 @@
-//! The near half by itself, told what no far half says in the world of the other tests.
+//! The near half by itself, with frames that no far half sends in the world of the other tests.
 
 use bytes::Bytes;
 use vocab::{FlowSegment, SegmentKind, Time};
@@ -12,7 +12,7 @@ fn tell(near: &mut Smb1NearHalf, frame: &Smb1HalfFrame) {
     near.handle(Time::ZERO, AcceleratorInput::Wan(frame.emit()));
 }
 
-/// What is sent to the client.
+/// The bytes for the client.
 fn said(near: &mut Smb1NearHalf) -> Vec<u8> {
     let outputs = std::iter::from_fn(|| near.poll_output());
     let bytes = outputs.filter_map(|output| match output {
@@ -22,7 +22,8 @@ fn said(near: &mut Smb1NearHalf) -> Vec<u8> {
     bytes.collect::<Vec<_>>().concat()
 }
 
-/// A block of file 5 comes ahead of its READ, which was asked before or behind a second open with that id.
+/// Sends a block of file 5 ahead of its READ, which was sent before or behind a second open with
+/// that id.
 fn said_with_a_second_open(is_asked_before: bool) -> Vec<u8> {
     let mut near = Smb1NearHalf::new();
     tell(&mut near, &Smb1HalfFrame::Engaged { version: VERSION });
@@ -60,12 +61,12 @@ fn said_with_a_second_open(is_asked_before: bool) -> Vec<u8> {
 }
 
 #[test]
-fn a_read_of_one_file_is_not_answered_by_another_with_its_id() {
+fn reused_file_id_is_not_answered_by_another() {
     assert_eq!(said_with_a_second_open(true), b"");
     assert!(said_with_a_second_open(false).ends_with(b"data"));
 }
 
-/// What both sides are told: bytes for the client, and frames for the far half.
+/// The outputs to both sides: bytes for the client, and frames for the far half.
 fn heard(near: &mut Smb1NearHalf) -> (Vec<u8>, Vec<Smb1HalfFrame>) {
     let (mut said, mut frames) = (Vec::new(), Vec::new());
     while let Some(output) = near.poll_output() {
@@ -82,9 +83,9 @@ fn heard(near: &mut Smb1NearHalf) -> (Vec<u8>, Vec<Smb1HalfFrame>) {
     (said, frames)
 }
 
-/// Its far half counts on all of its READs, and does not say how long they may be.
+/// Its far half counts on all of its READs, and does not state their longest length.
 #[test]
-fn a_far_half_of_the_first_version_is_asked_again_for_what_it_read_ahead() {
+fn first_version_far_half_is_asked_again() {
     let mut near = Smb1NearHalf::new();
     tell(&mut near, &Smb1HalfFrame::Engaged { version: 1 });
     let licence = Smb1HalfFrame::Licence(Smb1OpenLicence {

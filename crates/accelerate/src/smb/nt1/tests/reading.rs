@@ -34,7 +34,7 @@ fn read_all(world: &mut Smb1World, file: u16, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_serial_reader_waits_for_a_few_round_trips_and_reads_every_byte() {
+fn serial_reader_waits_for_few_round_trips() {
     const LENGTH: usize = 100 * BLOCK as usize + 77;
     for piece in [usize::MAX, 1_000] {
         let mut world = world(LENGTH);
@@ -55,7 +55,7 @@ fn a_serial_reader_waits_for_a_few_round_trips_and_reads_every_byte() {
 }
 
 #[test]
-fn a_small_file_that_is_opened_to_be_read_comes_with_its_open() {
+fn small_read_only_file_arrives_with_its_open() {
     let mut world = world(10_000);
     let create = Smb1CreateParameters {
         access: 0x0002_0089,
@@ -71,7 +71,7 @@ fn a_small_file_that_is_opened_to_be_read_comes_with_its_open() {
 }
 
 #[test]
-fn a_file_that_may_be_written_is_not_read_before_its_client_reads() {
+fn writable_file_is_not_prefetched_before_reads() {
     let mut world = world(10_000);
     world.open(0, "a");
     world.run_for(ROUND_TRIP);
@@ -79,7 +79,7 @@ fn a_file_that_may_be_written_is_not_read_before_its_client_reads() {
 }
 
 #[test]
-fn a_client_is_not_told_of_the_oplock_and_one_that_asks_keeps_its_own() {
+fn own_oplock_stays_hidden_and_clients_is_kept() {
     let mut world = world(100);
     let answer = world.ask(0, &Smb1CreateParameters::file("a").message());
     assert_eq!(answer.message[37], 0, "it asked for none");
@@ -92,7 +92,7 @@ fn a_client_is_not_told_of_the_oplock_and_one_that_asks_keeps_its_own() {
 }
 
 #[test]
-fn a_server_that_gives_less_than_asked_for_is_at_no_files_end() {
+fn short_answer_alone_is_not_end_of_file() {
     let mut world = world(500_000);
     world.server.read_most = Some(4_000);
     let file = world.open(0, "a");
@@ -100,7 +100,7 @@ fn a_server_that_gives_less_than_asked_for_is_at_no_files_end() {
 }
 
 #[test]
-fn an_answer_here_is_no_longer_than_the_servers_would_be() {
+fn local_answer_is_no_longer_than_the_servers() {
     let mut world = Smb1World::new(super::DELAY);
     world.server.has_short_reads = true;
     world.server.files.insert("a".to_owned(), contents(500_000));
@@ -134,7 +134,7 @@ fn an_answer_here_is_no_longer_than_the_servers_would_be() {
 }
 
 #[test]
-fn what_changes_the_file_is_read_and_not_what_was_read_before() {
+fn read_after_change_gets_new_data() {
     let mut world = world(300_000);
     let file = world.open(0, "a");
     for offset in [0, 60_000, 120_000] {
@@ -146,7 +146,7 @@ fn what_changes_the_file_is_read_and_not_what_was_read_before() {
 }
 
 #[test]
-fn a_position_is_where_the_clients_own_reads_have_left_it() {
+fn position_follows_the_clients_own_reads() {
     let mut world = world(1 << 20);
     let file = world.open(0, "a");
     for offset in [0, 60_000, 120_000] {
@@ -161,7 +161,7 @@ fn a_position_is_where_the_clients_own_reads_have_left_it() {
 }
 
 #[test]
-fn a_position_that_the_client_has_sought_stays_beside_what_is_read_ahead() {
+fn sought_position_survives_prefetching() {
     let mut world = world(4 << 20);
     world.server_takes = Duration::from_millis(1);
     let file = world.open(0, "a");
@@ -208,7 +208,7 @@ fn a_position_that_the_client_has_sought_stays_beside_what_is_read_ahead() {
 }
 
 #[test]
-fn a_position_that_only_the_server_knows_is_left_alone() {
+fn position_known_only_to_the_server_passes() {
     let mut world = world(4 << 20);
     world.server_takes = Duration::from_millis(1);
     let file = world.open(0, "a");
@@ -226,7 +226,7 @@ fn a_position_that_only_the_server_knows_is_left_alone() {
 }
 
 #[test]
-fn a_chain_passes_as_it_came_and_ends_the_licence() {
+fn chain_passes_unchanged_and_ends_the_licence() {
     let mut world = world(1 << 20);
     let file = world.open(0, "a");
     for offset in [0, 60_000] {
@@ -252,7 +252,7 @@ fn a_chain_passes_as_it_came_and_ends_the_licence() {
 }
 
 #[test]
-fn what_a_process_locks_for_another_is_the_servers_to_give() {
+fn lock_for_another_process_goes_to_the_server() {
     let mut world = world(200_000);
     let file = world.open(0, "a");
     world.ask(0, &read(file, 0, BLOCK));
@@ -265,7 +265,7 @@ fn what_a_process_locks_for_another_is_the_servers_to_give() {
 }
 
 #[test]
-fn what_several_processes_lock_at_once_is_the_servers_to_give() {
+fn locks_of_several_processes_go_to_the_server() {
     let mut world = world(200_000);
     let file = world.open(0, "a");
     world.ask(0, &read(file, 0, BLOCK));
@@ -283,7 +283,7 @@ fn what_several_processes_lock_at_once_is_the_servers_to_give() {
 }
 
 #[test]
-fn nothing_is_read_ahead_beside_what_may_change_any_file() {
+fn any_file_change_stops_prefetching() {
     let mut world = world(4 << 20);
     let file = world.open(0, "a");
     for offset in [0, 60_000, 120_000] {
@@ -301,7 +301,7 @@ fn nothing_is_read_ahead_beside_what_may_change_any_file() {
 }
 
 #[test]
-fn where_a_file_ends_is_not_certain_beside_what_changes_it_as_it_is_opened() {
+fn open_with_truncation_leaves_end_uncertain() {
     let mut world = world(100);
     world.send(0, &Smb1CreateParameters::file("a").message());
     world.send(0, &set_size_by_name("a", 1_000));
@@ -313,7 +313,7 @@ fn where_a_file_ends_is_not_certain_beside_what_changes_it_as_it_is_opened() {
 }
 
 #[test]
-fn where_a_file_ends_is_not_certain_beside_what_the_server_may_do_later() {
+fn later_server_change_leaves_end_uncertain() {
     let mut world = world(100);
     world.server.creates_first = true;
     world.server_takes = Duration::from_millis(5);
@@ -335,7 +335,7 @@ fn where_a_file_ends_is_not_certain_beside_what_the_server_may_do_later() {
 }
 
 #[test]
-fn an_open_that_ends_as_it_begins_is_not_served() {
+fn open_that_ends_at_once_is_not_served() {
     for end in [process_exit(), tree_disconnect()] {
         let mut world = world(100);
         world.send(0, &Smb1CreateParameters::file("a").message());
@@ -358,7 +358,7 @@ fn an_open_that_ends_as_it_begins_is_not_served() {
 }
 
 #[test]
-fn a_position_is_where_it_was_behind_a_write_that_fails() {
+fn failed_write_leaves_the_position() {
     let mut world = world(4 << 20);
     let file = world.open(0, "a");
     for offset in [0, 60_000, 120_000] {
@@ -375,7 +375,7 @@ fn a_position_is_where_it_was_behind_a_write_that_fails() {
 }
 
 #[test]
-fn a_read_that_another_process_may_not_do_moves_no_position() {
+fn locked_read_moves_no_position() {
     let mut world = world(200_000);
     let file = world.open(0, "a");
     for offset in [0, 60_000, 120_000] {
@@ -390,7 +390,7 @@ fn a_read_that_another_process_may_not_do_moves_no_position() {
 }
 
 #[test]
-fn a_large_read_is_one_only_if_its_client_says_so() {
+fn large_read_needs_the_clients_capability() {
     let mut world = Smb1World::new(super::DELAY);
     world.server.files.insert("a".to_owned(), contents(500_000));
     world.server.ignores_high_lengths = true;
@@ -422,7 +422,7 @@ fn an_answer_in_two_messages_comes_whole() {
 }
 
 #[test]
-fn what_another_process_has_locked_is_the_servers_to_give() {
+fn range_locked_by_another_goes_to_the_server() {
     let mut world = world(200_000);
     let file = world.open(0, "a");
     world.ask(0, &read(file, 0, BLOCK));
@@ -436,10 +436,10 @@ fn what_another_process_has_locked_is_the_servers_to_give() {
     assert_eq!(world.answered(), before);
 }
 
-/// What opens want to be read ahead is limited for all of them together, and adding that up costs a look at each, if
-/// one wants anything.
+/// The data that opens want read ahead is limited for all of them together. The sum needs one look
+/// at each open, if any open wants data.
 #[test]
-fn a_message_costs_no_more_than_a_look_at_each_open_though_many_want_more_read_ahead() {
+fn message_cost_is_one_look_per_open() {
     const OPENS: usize = 200;
     let mut world = world(0);
     let data = contents(200_000);

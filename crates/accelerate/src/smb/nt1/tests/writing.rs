@@ -13,7 +13,7 @@ use crate::smb::nt1::wire::header::command;
 const BLOCK: usize = 60_000;
 
 #[test]
-fn a_serial_writer_waits_for_open_and_close_and_every_byte_arrives() {
+fn serial_writer_waits_only_for_open_and_close() {
     for (has_one_mid, piece) in [(true, usize::MAX), (false, 999)] {
         let mut world = world(0);
         world.clients[0].has_one_mid = has_one_mid;
@@ -38,7 +38,7 @@ fn a_serial_writer_waits_for_open_and_close_and_every_byte_arrives() {
 }
 
 #[test]
-fn a_full_disk_is_told_by_every_request_that_can_up_to_close() {
+fn full_disk_is_reported_until_close() {
     let lost = |last: fn(u16) -> Vec<u8>| {
         let mut world = world(0);
         world.server.room = Some(100);
@@ -60,7 +60,7 @@ fn a_full_disk_is_told_by_every_request_that_can_up_to_close() {
 }
 
 #[test]
-fn a_full_disk_is_told_by_close_and_by_the_end_of_the_tree() {
+fn full_disk_is_reported_by_close_and_tree() {
     for is_close in [true, false] {
         let mut world = world(0);
         world.server.room = Some(10);
@@ -79,7 +79,7 @@ fn a_full_disk_is_told_by_close_and_by_the_end_of_the_tree() {
 }
 
 #[test]
-fn a_full_disk_is_told_at_the_end_of_an_answer_and_not_before_its_request_is_whole() {
+fn full_disk_report_waits_for_a_complete_request() {
     let mut world = world(0);
     world.clients[0].has_one_mid = true;
     world.server.room = Some(10);
@@ -94,7 +94,7 @@ fn a_full_disk_is_told_at_the_end_of_an_answer_and_not_before_its_request_is_who
 }
 
 #[test]
-fn what_was_lost_with_one_file_keeps_no_other_from_being_opened() {
+fn lost_write_does_not_block_other_opens() {
     let mut world = world(0);
     world.server.room = Some(10);
     let file = world.open(0, "a");
@@ -129,7 +129,7 @@ fn nothing_overtakes_what_the_client_holds_for_done() {
 }
 
 #[test]
-fn what_asks_for_more_care_is_the_servers() {
+fn durable_writes_go_to_the_server() {
     let mut world = world(0);
     let file = world.open(0, "a");
     let mut through = write(file, 0, b"through").0;
@@ -160,7 +160,7 @@ fn without_an_oplock_nothing_is_answered() {
 }
 
 #[test]
-fn what_was_flushed_outlives_a_connection_that_breaks() {
+fn flushed_data_outlives_a_broken_connection() {
     let mut world = world(0);
     let file = world.open(0, "a");
     world.ask(0, &write(file, 0, b"kept").0);
@@ -173,7 +173,7 @@ fn what_was_flushed_outlives_a_connection_that_breaks() {
 }
 
 #[test]
-fn a_client_that_ends_its_stream_has_its_writes_done() {
+fn stream_end_completes_the_clients_writes() {
     let mut world = world(0);
     let file = world.open(0, "a");
     for index in 0..20u8 {

@@ -5,9 +5,9 @@ use super::{
     WORDS_AT, WireError, expect_unchained, expect_words, u8_at, u16_at, u32_at, u64_at, word_count,
 };
 
-/// Where a request's Flags stand.
+/// The offset of a request's Flags.
 const FLAGS_AT: usize = WORDS_AT + 7;
-/// Where an answer's OplockLevel stands.
+/// The offset of an answer's OplockLevel.
 const LEVEL_AT: usize = WORDS_AT + 4;
 
 /// Bits of Flags: for an exclusive oplock, for a batch oplock, for the directory around the file.
@@ -19,8 +19,8 @@ const OPEN_DIRECTORY: u32 = 0x08;
 const READ_DATA: u32 = 0x0000_0001 | 0x8000_0000 | 0x1000_0000;
 const WRITE_DATA: u32 = 0x0000_0002 | 0x4000_0000 | 0x1000_0000;
 
-/// Create options whose meaning an oplock would change, or that ask for more care than a cache gives
-/// ([MS-CIFS] §2.2.4.64.1, CreateOptions); the same as in SMB 2.
+/// The create options whose meaning an oplock would change, or that require more durability than a
+/// cache gives ([MS-CIFS] §2.2.4.64.1, CreateOptions); the same as in SMB 2.
 const OPTIONS_NOT_SERVED: u32 = 0x0000_0001 // FILE_DIRECTORY_FILE
     | 0x0000_0002 // FILE_WRITE_THROUGH
     | 0x0000_0008 // FILE_NO_INTERMEDIATE_BUFFERING
@@ -53,45 +53,45 @@ impl NtCreateRequest {
         })
     }
 
-    /// It asks for the right to read data.
+    /// Returns true if it requests the right to read data.
     pub(crate) fn may_read(&self) -> bool {
         self.access & READ_DATA != 0
     }
 
-    /// It asks for the right to write data.
+    /// Returns true if it requests the right to write data.
     pub(crate) fn may_write(&self) -> bool {
         self.access & WRITE_DATA != 0
     }
 
-    /// Whether what it opens may be served under an oplock.
+    /// Returns true if the open may be served under an oplock.
     pub(crate) fn is_served(&self) -> bool {
         (self.may_read() || self.may_write())
             && self.flags & OPEN_DIRECTORY == 0
             && self.options & OPTIONS_NOT_SERVED == 0
     }
 
-    /// The client asks for an oplock itself.
+    /// Returns true if the client requests an oplock itself.
     pub(crate) fn asks_for_oplock(&self) -> bool {
         self.flags & (REQUEST_OPLOCK | REQUEST_BATCH) != 0
     }
 }
 
-/// Makes a request ask for an exclusive oplock.
+/// Adds a request for an exclusive oplock.
 pub(crate) fn ask_for_oplock(message: &mut [u8]) {
     if let Some(byte) = message.get_mut(FLAGS_AT) {
         *byte |= REQUEST_OPLOCK as u8;
     }
 }
 
-/// Makes an answer say that no oplock was given.
+/// Removes the granted oplock from an answer.
 pub(crate) fn hide_oplock(message: &mut [u8]) {
     if let Some(byte) = message.get_mut(LEVEL_AT) {
         *byte = 0;
     }
 }
 
-/// The file id that a server gives out with an answer that succeeds, of any command that opens files; of
-/// transactions, only those that do are to be asked for.
+/// Returns the file id in a successful answer, of any command that opens files; the caller passes
+/// only those transactions that do.
 pub(crate) fn opened_file(message: &[u8]) -> Option<u16> {
     if word_count(message).ok()? == 0 {
         return None;
@@ -115,8 +115,9 @@ pub(crate) fn opened_file(message: &[u8]) -> Option<u16> {
     u16_at(message, at).ok()
 }
 
-/// Where the file id stands in the answer to a TRANSACTION2: OPEN2's has 28 or 30 bytes of parameters ([MS-CIFS]
-/// §2.2.6.1.2), and SET_PATH_INFORMATION's two, with data only where the Unix extensions open a file (Samba 4.17).
+/// Returns the offset of the file id in the answer to a TRANSACTION2: OPEN2's has 28 or 30 bytes of
+/// parameters ([MS-CIFS] §2.2.6.1.2), and SET_PATH_INFORMATION's two, with data only where the Unix
+/// extensions open a file (Samba 4.17).
 fn transaction_opened(message: &[u8]) -> Option<usize> {
     let short = |at: usize| u16_at(message, WORDS_AT + at).map(usize::from).ok();
     let is_first = short(10)? == 0 && short(16)? == 0;
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_gives_out_a_file_id_in_its_parameters_or_in_the_data_of_a_path() {
+    fn transaction_returns_a_file_id_in_two_places() {
         assert_eq!(opened_file(&answer(30, 0, 0)), Some(0x0100));
         assert_eq!(opened_file(&answer(30, 0, 2)), None);
         assert_eq!(opened_file(&answer(2, 12, 0)), Some(0x0504));

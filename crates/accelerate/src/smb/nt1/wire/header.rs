@@ -6,7 +6,7 @@ use super::{WireError, array, u8_at, u16_at, u32_at};
 pub(crate) const LENGTH: usize = 32;
 /// Its first four.
 pub(crate) const MAGIC: [u8; 4] = [0xff, b'S', b'M', b'B'];
-/// The multiplex id of what a server sends unasked ([MS-CIFS] §3.3.4.2, oplock breaks).
+/// The multiplex id of a server's unsolicited message ([MS-CIFS] §3.3.4.2, oplock breaks).
 pub(crate) const UNASKED: u16 = 0xffff;
 
 /// "No further command" in a chain ([MS-CIFS] §2.2.4, SMB_COM_NO_ANDX_COMMAND).
@@ -56,7 +56,7 @@ pub(crate) mod command {
 
 /// Bits of Flags.
 pub(crate) mod flag {
-    /// Set in what a server says.
+    /// Set in the server's messages.
     pub(crate) const REPLY: u8 = 0x80;
 }
 
@@ -68,14 +68,15 @@ pub(crate) mod flag2 {
     pub(crate) const NT_STATUS: u16 = 0x4000;
 }
 
-/// What stands in the place of a signature before a session is set up ([MS-SMB] §3.2.4.2.4: clients that could sign).
+/// The signature field before a session is set up ([MS-SMB] §3.2.4.2.4), of clients that could
+/// sign.
 const NO_SIGNATURE_YET: [u8; 8] = *b"BSRSPYL ";
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Smb1Header {
     pub(crate) command: u8,
-    /// As it stands there; its form depends on [`flag2::NT_STATUS`].
+    /// The status field; its form depends on [`flag2::NT_STATUS`].
     pub(crate) status: u32,
     pub(crate) flags: u8,
     pub(crate) flags2: u16,
@@ -127,13 +128,13 @@ impl Smb1Header {
         bytes
     }
 
-    /// Whether the server said it.
+    /// Returns true if the server sent the message.
     pub(crate) fn is_reply(&self) -> bool {
         self.flags & flag::REPLY != 0
     }
 
-    /// Whether it bears a signature ([MS-CIFS] §2.2.3.1, SecuritySignature). The flag alone is set by
-    /// clients that could sign and do not.
+    /// Returns true if the message bears a signature ([MS-CIFS] §2.2.3.1, SecuritySignature).
+    /// Clients that could sign and do not set the flag alone.
     pub(crate) fn is_signed(&self) -> bool {
         self.signature != [0; 8] && self.signature != NO_SIGNATURE_YET
     }
@@ -149,7 +150,7 @@ impl Smb1Header {
         }
     }
 
-    /// A request of our own by whoever sent this one.
+    /// A request of our own in the name of this request's sender.
     pub(crate) fn like(&self, command: u8) -> Self {
         Self {
             command,
@@ -159,7 +160,7 @@ impl Smb1Header {
         }
     }
 
-    /// What "something went wrong with the device" is called in an answer to this request.
+    /// Returns the status for a device error in an answer to this request.
     pub(crate) fn io_error(&self) -> u32 {
         match self.flags2 & flag2::NT_STATUS {
             // The class ERRHRD, the code ERRgeneral ([MS-CIFS] §2.2.2.4, SMB Error Classes and Codes).
@@ -168,7 +169,7 @@ impl Smb1Header {
         }
     }
 
-    /// A whole message without words and bytes: what an error is told with.
+    /// A whole message without words and bytes: the form of an error.
     pub(crate) fn alone(&self) -> Vec<u8> {
         let mut message = self.emit().to_vec();
         message.extend([0, 0, 0]);
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_reads_back_as_written_and_a_cut_one_is_an_error() {
+    fn header_round_trips_and_truncated_one_fails() {
         let header = Smb1Header {
             command: command::READ,
             status: 0xc000_0022,
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_placeholder_of_a_client_that_could_sign_is_no_signature() {
+    fn placeholder_signature_is_no_signature() {
         let mut bytes = [0; LENGTH];
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[14..22].copy_from_slice(b"BSRSPYL ");

@@ -4,10 +4,10 @@
 //! ```text
 //!  frame:  0 | length (24 bits) | header (32) | words: count, then 2 bytes each | bytes: count (16 bits), …
 //! ```
-//! Parsers take a message without its frame's header, check every bound and never panic. What a message
-//! holds beyond the fields that a tactic needs stays in the caller's bytes and is passed on as it came.
-//! Integers are little-endian. A message may hold a chain of commands (AndX); only the first of a
-//! message without a chain is read, and of others which commands stand in it.
+//! Parsers take a message without its frame's header, check every bound and never panic. Fields
+//! that no tactic needs stay in the caller's bytes and are passed on unchanged. Integers are
+//! little-endian. A message may hold a chain of commands (AndX); only the first of a message
+//! without a chain is read, and of others the list of their commands.
 //!
 //! | file | what |
 //! | --- | --- |
@@ -37,15 +37,16 @@ pub(crate) mod transfer;
 
 use super::super::wire::{WireError, array, u8_at, u16_at, u32_at, u64_at};
 
-/// Where a message's words begin: behind the header and their count.
+/// The offset of a message's words: behind the header and their count.
 pub(crate) const WORDS_AT: usize = header::LENGTH + 1;
 
-/// How many words a message has.
+/// Returns the number of words in a message.
 pub(crate) fn word_count(message: &[u8]) -> Result<u8, WireError> {
     u8_at(message, header::LENGTH)
 }
 
-/// Checks that a message has one of these numbers of words, and that they and the count of bytes are there.
+/// Checks that a message has one of these numbers of words, and is long enough for them and the
+/// count of bytes.
 fn expect_words(message: &[u8], counts: &[u8]) -> Result<u8, WireError> {
     let count = word_count(message)?;
     if !counts.contains(&count) {

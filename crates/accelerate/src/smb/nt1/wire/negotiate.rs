@@ -1,5 +1,5 @@
-//! What the server says of the connection ([MS-CIFS] §2.2.4.52.2, NEGOTIATE Response; [MS-SMB]
-//! §2.2.4.5.2).
+//! The connection's properties in the server's answer ([MS-CIFS] §2.2.4.52.2, NEGOTIATE Response;
+//! [MS-SMB] §2.2.4.5.2).
 
 use super::set_up::{ClientCapabilities, LARGE_READS};
 use super::transfer::{LONGEST_ANSWERED, READ_DATA_AT};
@@ -15,7 +15,7 @@ const NT_SMBS: u32 = 0x0000_0010;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Smb1NegotiateResponse {
     pub(crate) requires_signatures: bool,
-    /// How many requests may be under way.
+    /// The number of requests that may be outstanding.
     pub(crate) mpx_count: u16,
     /// The longest message that the server takes, in bytes.
     pub(crate) buffer_size: u32,
@@ -37,7 +37,7 @@ impl Smb1NegotiateResponse {
         })
     }
 
-    /// Whether it knows NT_CREATE_ANDX and its kin.
+    /// Returns true if the server supports NT_CREATE_ANDX and related commands.
     pub(crate) fn knows_nt(&self) -> bool {
         self.capabilities & NT_SMBS != 0
     }
@@ -55,9 +55,10 @@ impl Smb1NegotiateResponse {
             .min(u32::from(u16::MAX))
     }
 
-    /// The longest READ of the client's that it answers in full. With the server's CAP_LARGE_READX the client's
-    /// buffer bounds other answers alone: Windows XP reads 60 kB with one of 4 KiB. What stands above a READ's 16
-    /// bits of length is a part of it only where both have that bit (servers differ where the client has not).
+    /// The longest client READ that it answers in full. With the server's CAP_LARGE_READX the
+    /// client's buffer bounds only other answers: Windows XP reads 60 kB with one of 4 KiB. The
+    /// bits above a READ's 16 bits of length are a part of it only where both have that capability
+    /// (servers differ where the client has not).
     pub(crate) fn longest_answered(&self, client: ClientCapabilities) -> u32 {
         match (self.capabilities & LARGE_READS, client.is_large) {
             (0, _) => u32::from(client.buffer).saturating_sub(READ_DATA_AT as u32),

@@ -49,36 +49,37 @@ impl LockingRequest {
         })
     }
 
-    /// Whether all that it locks is locked for this process.
+    /// Returns true if all locks of the request belong to this process.
     pub(crate) fn is_of(&self, process: u16) -> bool {
         self.unlocks == 0 && self.locks == 0 || self.process == Some(process)
     }
 
-    /// Of a server: it breaks an oplock. Of a client: it gives one back.
+    /// Returns true if the message releases an oplock: from a server it breaks one, from a client
+    /// it gives one back.
     pub(crate) fn releases(&self) -> bool {
         self.kind & OPLOCK_RELEASE != 0
     }
 
-    /// A server does not answer it ([MS-CIFS] §3.3.5.30: a release without locks), whatever is chained to it (Samba
-    /// 4.17).
+    /// Returns true if a server does not answer it ([MS-CIFS] §3.3.5.30: a release without locks),
+    /// whatever is chained to it (Samba 4.17).
     pub(crate) fn is_without_answer(&self) -> bool {
         self.releases() && self.locks == 0 && self.unlocks == 0
     }
 
-    /// The same of a message that may be the first of a chain.
+    /// The same for a message that may be the first of a chain.
     pub(crate) fn begins_without_answer(message: &[u8]) -> bool {
         expect_words(message, &[8]).is_ok()
             && u8_at(message, WORDS_AT + 6).is_ok_and(|kind| kind & OPLOCK_RELEASE != 0)
             && u32_at(message, WORDS_AT + 12) == Ok(0)
     }
 
-    /// It may lock in a way that keeps its own holder from writing.
+    /// Returns true if a lock may exclude its own holder's writes.
     pub(crate) fn may_lock_shared(&self) -> bool {
         self.locks > 0 && self.kind & SHARED != 0
     }
 }
 
-/// Whether a message of the server's breaks an oplock, and of which file.
+/// Returns the file whose oplock a message of the server's breaks, if it breaks one.
 pub(crate) fn broken(header: &Smb1Header, message: &[u8]) -> Option<u16> {
     if header.command != command::LOCKING || header.mid != UNASKED {
         return None;
@@ -105,7 +106,7 @@ mod tests {
     use crate::smb::nt1::testing::{chained, header, locking as locking_of};
 
     #[test]
-    fn what_gives_an_oplock_back_reads_as_such_and_is_not_answered() {
+    fn oplock_release_is_recognised_and_unanswered() {
         let message = release(&header(command::LOCKING), 0x1234);
         let locking = LockingRequest::parse(&message).unwrap();
         assert_eq!(locking.file, 0x1234);

@@ -1,8 +1,9 @@
-//! An open's two positions: the one that SEEK tells and moves ([MS-CIFS] §2.2.4.19), and
-//! FilePositionInformation ([MS-FSCC] §2.4.40), which pass-through levels of TRANSACTION2 tell and set
-//! ([MS-SMB] §2.2.2.3.5, Pass-through Information Level Codes).
+//! An open's two positions: the one that SEEK returns and changes ([MS-CIFS] §2.2.4.19), and
+//! FilePositionInformation ([MS-FSCC] §2.4.40), which pass-through levels of TRANSACTION2 query and
+//! set ([MS-SMB] §2.2.2.3.5, Pass-through Information Level Codes).
 //!
-//! A READ moves both, a WRITE and a SEEK the first alone (Samba 4.17, and smbtorture's `raw.seek`).
+//! A READ changes both, a WRITE and a SEEK only the first (Samba 4.17, and smbtorture's
+//! `raw.seek`).
 
 use super::header::{Smb1Header, command};
 use super::{WORDS_AT, WireError, expect_words, u16_at, u32_at, u64_at};
@@ -14,12 +15,12 @@ const LEVEL_OF_ALL: u16 = 1_000 + 18;
 /// TRANS2_SET_FILE_INFORMATION ([MS-CIFS] §2.2.6.9).
 const SET_FILE: u16 = 0x08;
 
-/// Whether an answer of this level tells the position.
+/// Returns true if an answer of this level contains the position.
 pub(crate) fn is_reported_by(level: u16) -> bool {
     matches!(level, LEVEL | LEVEL_OF_ALL)
 }
 
-/// From where a SEEK counts ([MS-CIFS] §2.2.4.19.1, Mode).
+/// The origin of a SEEK ([MS-CIFS] §2.2.4.19.1, Mode).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SeekOrigin {
     Start,
@@ -55,7 +56,7 @@ impl SeekRequest {
         })
     }
 
-    /// A whole message that asks for it.
+    /// Builds a whole message with this request.
     pub(crate) fn emit(&self, header: &Smb1Header) -> Vec<u8> {
         let mut message = header.like(command::SEEK).emit().to_vec();
         message.push(4);
@@ -66,7 +67,8 @@ impl SeekRequest {
         message
     }
 
-    /// Where the position is behind it, if it was there before and the answer tells these 32 bits.
+    /// Returns the position after it, from the position before and the 32 bits that the answer
+    /// contains.
     pub(crate) fn leads_to(&self, before: u64, told: u32) -> u64 {
         let is_told = |to: &u64| *to as u32 == told;
         let relative = before.checked_add_signed(self.by.into());
@@ -77,7 +79,7 @@ impl SeekRequest {
     }
 }
 
-/// What the answer to a SEEK tells.
+/// Returns the position in the answer to a SEEK.
 ///
 /// # Errors
 /// When it is none.
@@ -132,7 +134,7 @@ mod tests {
     use crate::smb::nt1::wire::target::{Smb1RequestEffect, touch};
 
     #[test]
-    fn a_seek_reads_back_and_a_cut_one_is_an_error() {
+    fn seek_round_trips_and_truncated_one_fails() {
         for from in [SeekOrigin::Start, SeekOrigin::Current, SeekOrigin::End] {
             let seek = SeekRequest {
                 file: 0x4002,
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seek_from_where_it_is_leads_beyond_what_its_answer_can_tell() {
+    fn relative_seek_can_exceed_its_answer() {
         let seek = |from, by| SeekRequest { file: 1, from, by };
         let far = 5 << 32;
         assert_eq!(seek(SeekOrigin::Current, 7).leads_to(far, 7), far + 7);
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_reads_back_as_set_and_nothing_else_is_one() {
+    fn position_round_trips_and_others_fail() {
         let message = set_position(&header(0), 9, 0x1_0000_0003);
         let header = Smb1Header::parse(&message).unwrap();
         assert_eq!(position_set(&message), Some(0x1_0000_0003));

@@ -13,7 +13,7 @@ const DISK: &[u8] = b"A:\0";
 /// The request's bit that disconnects the header's tree first ([MS-CIFS] §2.2.4.55.1, Flags).
 const DISCONNECT_TREE: u16 = 0x0001;
 
-/// Which tree an answer that succeeds connects to, and whether it holds files.
+/// Returns the tree that a successful answer connects to, and whether it holds files.
 pub(crate) fn connected(header: &Smb1Header, message: &[u8]) -> Option<(u16, bool)> {
     let at = match header.command {
         command::TREE_CONNECT => LENGTH,
@@ -28,7 +28,8 @@ pub(crate) fn connected(header: &Smb1Header, message: &[u8]) -> Option<(u16, boo
     Some((header.tree, service.starts_with(DISK)))
 }
 
-/// What a client takes, by its request to set a session up ([MS-CIFS] §2.2.4.53.1; [MS-SMB] §2.2.4.6.1).
+/// The capabilities in a client's request to set a session up ([MS-CIFS] §2.2.4.53.1; [MS-SMB]
+/// §2.2.4.6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientCapabilities {
     /// The longest message, in bytes (MaxBufferSize).
@@ -38,13 +39,13 @@ pub(crate) struct ClientCapabilities {
 }
 
 impl ClientCapabilities {
-    /// Of a client that has said nothing.
+    /// The capabilities of a client that has sent none.
     pub(crate) const ALL: Self = Self {
         buffer: u16::MAX,
         is_large: true,
     };
 
-    /// Reads it from a request that says so.
+    /// Reads the capabilities from a request that contains them.
     pub(crate) fn parse(header: &Smb1Header, message: &[u8]) -> Option<Self> {
         let is_one = header.command == command::SESSION_SETUP;
         let words = expect_words(message, &[10, 12, 13])
@@ -61,7 +62,7 @@ impl ClientCapabilities {
         })
     }
 
-    /// What both take.
+    /// The capabilities that both have.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             buffer: self.buffer.min(other.buffer),
@@ -70,7 +71,7 @@ impl ClientCapabilities {
     }
 }
 
-/// Whether a request to connect to a tree, alone in its message, ends another one.
+/// Returns true if a request to connect to a tree, alone in its message, ends another tree.
 pub(crate) fn disconnects(message: &[u8]) -> bool {
     u16_at(message, WORDS_AT + 4).is_ok_and(|flags| flags & DISCONNECT_TREE != 0)
 }
@@ -81,7 +82,7 @@ mod tests {
     use crate::smb::nt1::testing::{body, header};
 
     #[test]
-    fn a_tree_of_files_is_told_from_pipes_alone_and_behind_a_session() {
+    fn file_tree_differs_from_pipes() {
         let answer = Smb1Header {
             tree: 9,
             ..header(command::TREE_CONNECT)

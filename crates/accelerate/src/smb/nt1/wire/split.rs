@@ -1,7 +1,7 @@
 //! A byte stream cut into frames ([MS-SMB] §2.1, Transport; RFC 1002 §4.3.1).
 //!
-//! [`Smb1Splitter`] gives frames out whole. [`PassingFrame`] looks at frames that pass by a piece at a time: it keeps
-//! the beginning of each and tells a WRITE's data apart from what stands around it, and holds no byte back.
+//! [`Smb1Splitter`] returns whole frames. [`PassingFrame`] inspects frames that pass in pieces: it
+//! keeps the beginning of each and separates a WRITE's data from the rest, and holds no byte back.
 
 use bytes::{Bytes, BytesMut};
 use vocab::SegmentKind;
@@ -11,21 +11,21 @@ use super::transfer::WriteAndxRequest;
 
 /// Bytes of a frame's own header.
 pub(crate) const FRAME_HEADER: usize = 4;
-/// A longer frame is not taken. Servers take 128 KiB at a time (measured on Samba 4.17); this is sixteen
-/// times as much, and what a host can make a half hold.
+/// The longest accepted frame. Servers take 128 KiB at a time (measured on Samba 4.17); this is
+/// sixteen times as much, and bounds the memory that a host can make a half hold.
 const FRAME_MAX: usize = 2 << 20;
-/// Bytes of a message that are kept of one that passes: what [`super::target`] and the requests that are
-/// answered here need of it, and of a READ all.
+/// The bytes of a passing message that are kept: those that [`super::target`] and locally answered
+/// requests need, and of a READ all.
 const LOOK: usize = 96;
 
 /// The types of frames: a message, and a sign of life (RFC 1002 §4.3.1).
 const MESSAGE: u8 = 0;
 const KEEP_ALIVE: u8 = 0x85;
 
-/// Why a stream cannot be followed.
+/// The reason why a stream cannot be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnreadableFrame {
-    /// It is not what is spoken here.
+    /// It is not the expected protocol.
     Foreign,
     /// A frame longer than any message need be.
     TooLong,
@@ -40,13 +40,13 @@ pub(crate) enum Smb1Frame {
     KeepAlive(BytesMut),
 }
 
-/// The length of what follows a frame's header.
+/// The length of the frame's content.
 fn length(front: [u8; FRAME_HEADER]) -> usize {
     let [_, high, middle, low] = front;
     u32::from_be_bytes([0, high, middle, low]) as usize
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Smb1Splitter {
     held: BytesMut,
@@ -58,12 +58,12 @@ impl Smb1Splitter {
         self.held.extend_from_slice(bytes);
     }
 
-    /// Bytes that have not come out.
+    /// The bytes that were not returned yet.
     pub(crate) fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// All of those, when nothing shall be split any more.
+    /// Returns all of those, when nothing more is to be split.
     pub(crate) fn give_back(&mut self) -> Bytes {
         self.held.split().freeze()
     }
@@ -114,19 +114,19 @@ pub(crate) struct PassedMessage {
 /// Bytes of one kind.
 pub(crate) type SegmentRun = (SegmentKind, Bytes);
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct PassingFrame {
     /// The beginning of the frame that is passing.
     front: Vec<u8>,
     /// Bytes of it that have passed.
     passed: usize,
-    /// Where its payload begins and ends, once that is known.
+    /// The start and end of its payload, once they are known.
     payload: Option<(usize, usize)>,
 }
 
 impl PassingFrame {
-    /// Takes bytes that pass: in which runs of what kind, and which messages ended with them.
+    /// Takes passing bytes. Returns their runs by kind, and the messages that ended with them.
     ///
     /// # Errors
     /// When the stream cannot be followed from here. The bytes pass nevertheless.
@@ -149,7 +149,7 @@ impl PassingFrame {
         Ok((runs, messages))
     }
 
-    /// How many of the next bytes are of one kind, and of which.
+    /// Returns the number of next bytes that are of one kind, and the kind.
     fn run(&mut self, available: usize) -> Result<(SegmentKind, usize), UnreadableFrame> {
         let Some(front) = self.front.first_chunk::<FRAME_HEADER>().copied() else {
             let missing = FRAME_HEADER - self.front.len();
@@ -202,7 +202,8 @@ impl PassingFrame {
     }
 }
 
-/// Where the payload of a frame that ends at `end` stands in it: a WRITE's data; nowhere in another.
+/// Returns the range of the payload in a frame that ends at `end`: a WRITE's data; empty in
+/// another.
 fn payload(message: &[u8], end: usize) -> (usize, usize) {
     let is_write = message.get(4) == Some(&command::WRITE);
     let request = WriteAndxRequest::parse(message).ok().filter(|_| is_write);
@@ -216,7 +217,7 @@ fn payload(message: &[u8], end: usize) -> (usize, usize) {
     }
 }
 
-/// A whole message's frame in runs: the bytes from `at` on, so many of them, are payload.
+/// Divides a whole message's frame into runs: `length` bytes from `at` on are payload.
 pub(crate) fn in_runs(frame: Bytes, at: usize, length: usize) -> [SegmentRun; 3] {
     let at = at.min(frame.len());
     let end = at.saturating_add(length).min(frame.len());
@@ -237,7 +238,7 @@ pub(crate) fn message_mut(frame: &mut [u8]) -> &mut [u8] {
     frame.get_mut(FRAME_HEADER..).unwrap_or_default()
 }
 
-/// Whether a message is too short to be one, before anything else is asked of it.
+/// Returns true if a message is too short to be valid. All other checks follow this one.
 pub(crate) fn is_short(message: &[u8]) -> bool {
     message.len() < header::LENGTH + 3
 }
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_told_apart_and_no_byte_is_held_back() {
+    fn passing_bytes_are_classified_and_never_held() {
         let (bytes, data) = stream();
         for piece in [1, 3, 50, bytes.len()] {
             let mut passing = PassingFrame::default();
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_ends_the_following_and_is_given_back() {
+    fn invalid_message_ends_parsing_and_is_returned() {
         let strange = [&[0, 0, 0, 40][..], &[0xfe; 40]].concat();
         let mut splitter = Smb1Splitter::default();
         splitter.push(&strange);

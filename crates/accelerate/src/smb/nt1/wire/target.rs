@@ -1,5 +1,5 @@
-//! What a request works on, and what it does to it. Both halves ask this of every request in the same
-//! order, and so agree.
+//! The effects of a request, and the open that it works on. Both halves apply the same rules to
+//! every request in the same order, and so agree.
 
 use super::header::NO_ANDX;
 use super::header::{Smb1Header, command};
@@ -29,7 +29,7 @@ const GET_REFERRAL: u16 = 0x10;
 /// The level of SET_FILE that locks, of the Unix extensions (Samba 4.17).
 const SET_POSIX_LOCK: u16 = 0x208;
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Smb1RequestEffect {
     /// No open, and the contents of no file.
@@ -38,13 +38,13 @@ pub(crate) enum Smb1RequestEffect {
     Reads(transfer::ReadAndxRequest),
     /// It writes to this open's file.
     Writes(transfer::WriteAndxRequest),
-    /// It asks something of this open and changes nothing.
+    /// It queries this open and changes nothing.
     Asks(u16),
     /// The same, and the answer tells FilePositionInformation.
     AsksPosition(u16),
     /// It tells and moves the other position.
     Seeks(SeekRequest),
-    /// It reads this open's file in a way of its own, and only the server knows how far.
+    /// It reads this open's file in another way, and only the server knows the range.
     ReadsOtherwise(u16),
     /// It may change this open, or its file.
     Changes(u16),
@@ -52,9 +52,9 @@ pub(crate) enum Smb1RequestEffect {
     Locks(LockingRequest),
     /// It gives an oplock back.
     Releases(LockingRequest),
-    /// What was written is to be kept.
+    /// The written data must reach the disk.
     Flushes(u16),
-    /// The same of all opens of a process.
+    /// The same for all opens of a process.
     FlushesAll,
     /// It closes this open.
     Closes(u16),
@@ -66,13 +66,13 @@ pub(crate) enum Smb1RequestEffect {
     EndsUser,
     /// It may change any file.
     Anything,
-    /// It may do anything to any open: a chain, or what is not known.
+    /// It may have any effect on any open: a chain, or an unknown request.
     Unread,
-    /// What follows it has no header.
+    /// Bytes without a header follow it.
     Raw,
 }
 
-/// What a request does, by its header and as much of it as is there.
+/// Returns the effect of a request, from its header and the available part of its message.
 pub(crate) fn touch(header: &Smb1Header, message: &[u8]) -> Smb1RequestEffect {
     known(header, message).unwrap_or(Smb1RequestEffect::Unread)
 }
@@ -143,13 +143,15 @@ fn known(header: &Smb1Header, message: &[u8]) -> Option<Smb1RequestEffect> {
     })
 }
 
-/// Whether a chain that begins so holds nothing but what sets a connection up.
+/// Returns true if an AndX chain that begins so contains only the commands that set a connection
+/// up.
 fn sets_up(message: &[u8]) -> bool {
     let next = u8_at(message, WORDS_AT);
     next.is_ok_and(|next| matches!(next, NO_ANDX | command::TREE_CONNECT))
 }
 
-/// Whether a request names no tree: 0 before there is one, or none of those that servers give.
+/// Returns true if a request names no tree: 0 before there is one, or a number that servers never
+/// give.
 fn has_no_tree(header: &Smb1Header) -> bool {
     matches!(header.tree, 0 | 0xffff)
 }
@@ -159,7 +161,7 @@ fn function(message: &[u8]) -> Option<u16> {
     u16_at(message, WORDS_AT + 36).ok()
 }
 
-/// Whether the answer may give out a file id.
+/// Returns true if the answer may contain a new file id.
 pub(crate) fn may_open(header: &Smb1Header, touch: Smb1RequestEffect, message: &[u8]) -> bool {
     match header.command {
         command::NT_TRANSACT => {
@@ -192,8 +194,8 @@ fn transaction(message: &[u8]) -> Option<Smb1RequestEffect> {
     })
 }
 
-/// How many answers a server gives to a request: how often an ECHO is to come back ([MS-CIFS]
-/// §2.2.4.39.1, EchoCount); none to what asks for none.
+/// Returns the number of a server's answers to a request: the count of an ECHO ([MS-CIFS]
+/// §2.2.4.39.1, EchoCount); none for a request without an answer.
 pub(crate) fn answers(header: &Smb1Header, message: &[u8]) -> u16 {
     /// A transaction whose sender wants no answer ([MS-CIFS] §2.2.4.33.1, Flags).
     const NO_RESPONSE: u16 = 0x0002;
@@ -213,7 +215,7 @@ pub(crate) fn answers(header: &Smb1Header, message: &[u8]) -> u16 {
     }
 }
 
-/// Whether a request belongs to another one, and bears its multiplex id.
+/// Returns true if a request belongs to another one, and bears its multiplex id.
 pub(crate) fn is_secondary(header: &Smb1Header) -> bool {
     matches!(
         header.command,
@@ -224,7 +226,7 @@ pub(crate) fn is_secondary(header: &Smb1Header) -> bool {
     )
 }
 
-/// Whether a request of this command can be the one that a secondary, or an NT_CANCEL, belongs to.
+/// Returns true if a secondary request, or an NT_CANCEL, can belong to a request of this command.
 pub(crate) fn belongs_to(secondary: &Smb1Header, primary: u8) -> bool {
     match secondary.command {
         command::TRANSACTION_SECONDARY => primary == command::TRANSACTION,
@@ -263,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_are_set_change_an_open_and_a_lock_by_another_name_ends_all_licences() {
+    fn set_times_change_and_foreign_locks_end_licences() {
         let times = [&9u16.to_le_bytes()[..], &[0; 12]].concat();
         let message = body(&header(command::SET_INFORMATION_2), &times, &[]);
         assert_eq!(of(&message), Smb1RequestEffect::Changes(9));
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_waits_on_a_pipe_ends_no_licence() {
+    fn pipe_read_with_timeout_ends_no_licence() {
         let mut message = read(7, 0, 10);
         message[WORDS_AT + 14..WORDS_AT + 18].fill(0xff);
         assert_eq!(of(&message), Smb1RequestEffect::ReadsOtherwise(7));
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_give_out_a_file_id_is_known_by_its_request() {
+    fn requests_that_return_file_ids_are_recognised() {
         let may_open = |message: &[u8]| {
             let header = Smb1Header::parse(message).unwrap();
             may_open(&header, touch(&header, message), message)
@@ -310,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_and_what_is_cut_or_unknown_may_be_anything() {
+    fn chained_or_unknown_requests_may_do_anything() {
         assert_eq!(of(&chained(&read(7, 0, 10))), Smb1RequestEffect::Unread);
         assert_eq!(of(&header(0x2c).alone()), Smb1RequestEffect::Unread);
         assert_eq!(of(&header(0x1a).alone()), Smb1RequestEffect::Raw);

@@ -1,10 +1,10 @@
-//! When a transaction has been answered: its answer may come in several messages under one multiplex id
+//! The end of a transaction's answer, which may come in several messages under one multiplex id
 //! ([MS-CIFS] §2.2.4.46.2, TRANSACTION2; §2.2.4.62.2, NT_TRANSACT; §3.2.5.1.4).
 
 use super::header::{Smb1Header, command};
 use super::{WORDS_AT, u16_at, u32_at, word_count};
 
-/// What has come of an answer, in bytes.
+/// The received part of an answer, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TransactionProgress {
     parameters: u64,

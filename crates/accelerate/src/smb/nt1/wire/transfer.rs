@@ -3,8 +3,8 @@
 use super::header::{END_OF_CHAIN, LENGTH, Smb1Header, command};
 use super::{WORDS_AT, WireError, expect_unchained, expect_words, u16_at, u32_at};
 
-/// Where the data of a READ's answer begins as servers place it: behind 12 words, their count, the count
-/// of bytes and one of padding.
+/// The offset of the data in a READ's answer as servers place it: behind 12 words, their count, the
+/// count of bytes and one of padding.
 pub(crate) const READ_DATA_AT: usize = WORDS_AT + 24 + 2 + 1;
 /// The longest READ and WRITE that are looked at: the field's 16 bits and one more of its upper half.
 pub(crate) const LONGEST: u32 = 0x1_ffff;
@@ -46,7 +46,7 @@ impl ReadAndxRequest {
         })
     }
 
-    /// A whole message that asks for it.
+    /// Builds a whole message with this request.
     pub(crate) fn emit(&self, header: &Smb1Header) -> Vec<u8> {
         let mut message = header.like(command::READ).emit().to_vec();
         message.push(12);
@@ -63,15 +63,15 @@ impl ReadAndxRequest {
     }
 }
 
-/// Whether a READ alone in its message says how long to wait for data, which is said to pipes
-/// ([MS-CIFS] §2.2.4.42.1, Timeout): it stands where the upper half of the length does.
+/// Returns true if a READ alone in its message sets a timeout for data, as READs of pipes do
+/// ([MS-CIFS] §2.2.4.42.1, Timeout). The field shares its place with the upper half of the length.
 pub(crate) fn waits(message: &[u8]) -> bool {
     expect_words(message, &[10, 12]).is_ok()
         && expect_unchained(message).is_ok()
         && u32_at(message, WORDS_AT + 14).is_ok_and(|more| more > 1)
 }
 
-/// Where an answer's data stands in the message, and how long it is.
+/// Returns the offset and the length of an answer's data.
 ///
 /// # Errors
 /// When it is no answer of one READ, or its data lies outside.
@@ -89,7 +89,7 @@ pub(crate) fn read_data(message: &[u8]) -> Result<(usize, usize), WireError> {
     }
 }
 
-/// What stands before the data of an answer with so many bytes, as servers write it.
+/// The bytes before the data of an answer of this length, as servers write them.
 pub(crate) fn read_answer_front(request: &Smb1Header, length: u32) -> Vec<u8> {
     let mut message = request.answer().emit().to_vec();
     message.push(12);
@@ -112,7 +112,7 @@ pub(crate) struct WriteAndxRequest {
     pub(crate) file: u16,
     pub(crate) offset: u64,
     pub(crate) length: u32,
-    /// Where the data stands in the message.
+    /// The offset of the data in the message.
     pub(crate) data_at: usize,
     mode: u16,
 }
@@ -143,9 +143,9 @@ impl WriteAndxRequest {
         })
     }
 
-    /// Whether a server does what it asks for, if it can: its data lies in the message of this length, and
-    /// stands at a place in a file that files have. Nothing asks for more care than a cache gives
-    /// ([MS-CIFS] §2.2.4.43.1, WriteMode).
+    /// Returns true if a server executes the request whenever it can: its data lies within the
+    /// message of this length, and its offset is valid. It asks for no more durability than a cache
+    /// gives ([MS-CIFS] §2.2.4.43.1, WriteMode).
     pub(crate) fn is_plain(&self, message_length: usize) -> bool {
         let first = LENGTH + 1 + 24 + 2;
         self.mode == 0
@@ -156,7 +156,7 @@ impl WriteAndxRequest {
             && self.end().is_some_and(|end| end <= i64::MAX as u64)
     }
 
-    /// Where it ends.
+    /// Returns its end.
     pub(crate) fn end(&self) -> Option<u64> {
         self.offset.checked_add(u64::from(self.length))
     }
@@ -174,7 +174,7 @@ pub(crate) fn write_answer(request: &Smb1Header, length: u32) -> Vec<u8> {
     message
 }
 
-/// How many bytes an answer says were written.
+/// Returns the number of bytes that an answer reports as written.
 ///
 /// # Errors
 /// When it is no answer of one WRITE.
@@ -192,7 +192,7 @@ mod tests {
     use crate::smb::nt1::testing::{header, write};
 
     #[test]
-    fn a_read_of_ours_reads_back_and_a_cut_one_is_an_error() {
+    fn own_read_round_trips_and_truncated_one_fails() {
         for (offset, length) in [(0, 0), (5, 65_535), ((7 << 32) + 9, 0x1_f000)] {
             let request = ReadAndxRequest {
                 file: 0x4002,
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_whose_data_lies_outside_is_not_plain() {
+    fn write_with_outside_data_is_not_plain() {
         let message = write(3, 1 << 33, b"data").0;
         let request = WriteAndxRequest::parse(&message).unwrap();
         assert_eq!((request.offset, request.length), (1 << 33, 4));

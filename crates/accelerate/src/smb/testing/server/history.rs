@@ -1,4 +1,4 @@
-//! What happened at the server, for tests that hold against it what clients were told.
+//! The events at the server, for tests that compare them with the clients' answers.
 
 use super::Smb2Server;
 use crate::smb::wire::FileId;
@@ -48,7 +48,7 @@ pub(crate) enum HistoryEvent {
     Broke(FileId),
     /// The first names of a directory were taken for this open.
     Listed(FileId),
-    /// A client was told something.
+    /// A client received an answer.
     Told,
 }
 
@@ -62,12 +62,12 @@ impl Smb2Server {
         }
     }
 
-    /// How much has happened.
+    /// The number of events.
     pub(crate) fn happened(&self) -> usize {
         self.history.as_ref().map_or(0, Vec::len)
     }
 
-    /// A client is told something; what has happened by then.
+    /// Records an answer to a client. Returns the number of events by then.
     pub(crate) fn tells(&mut self) -> usize {
         self.note(|| HistoryEvent::Told);
         self.happened()

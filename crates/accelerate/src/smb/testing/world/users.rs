@@ -19,7 +19,7 @@ impl Smb2World {
         }
     }
 
-    /// Proves to the server who client `who` is.
+    /// Authenticates client `who` to the server.
     pub(super) fn log_in(&mut self, who: usize, signing: SigningPolicy) {
         if signing.login.has_two_steps() {
             let answer = self.ask(who, &messages::session_setup_with(&UserLogin::begins()));
@@ -34,7 +34,7 @@ impl Smb2World {
         assert!(answer.header.has(flag::SIGNED));
     }
 
-    /// Sets up another session over the same connection, and goes on with that one alone.
+    /// Sets up another session over the same connection, and continues with that one alone.
     pub(crate) fn set_up_another(&mut self, who: usize) {
         let signing = self.server.signing.clone().expect("users prove themselves");
         self.leave_session(who);
@@ -43,14 +43,14 @@ impl Smb2World {
         self.clients[who].tree = answer.header.tree;
     }
 
-    /// Client `who` goes on as if it had no session.
+    /// Lets client `who` continue as if it had no session.
     pub(crate) fn leave_session(&mut self, who: usize) {
         let client = &mut self.clients[who];
         (client.key, client.seal) = (None, None);
         (client.session, client.tree) = (0, 0);
     }
 
-    /// Proves once more who client `who` is, in the session that it has.
+    /// Reauthenticates client `who` in its present session.
     pub(crate) fn prove_again(&mut self, who: usize) {
         let signing = self.server.signing.clone().expect("users prove themselves");
         let token = signing.login.proves().token;

@@ -1,14 +1,14 @@
-//! What clients asked and were told, held against what happened at the server.
+//! The clients' requests and answers, checked against the events at the server.
 //!
-//! The history's length is the clock. A WRITE of the client behind the halves counts from when it was
-//! answered or done, whichever came first; so a file's *logical* contents at a moment are the
-//! server's, and over them what was answered before and is done later. Whatever that client is shown
-//! must be so at some moment between its question and its answer (linearizability), nobody else may be
-//! shown, or open, a file over which something is answered that is done later, and nothing that the
-//! client asks behind such a WRITE is done before it. Who opens a file for its attributes alone waits
-//! for nobody, and sees what the server has (docs/decisions/0044).
+//! The history's length is the clock. A WRITE of the client behind the halves counts from its
+//! answer or its execution, whichever came first. So a file's *logical* contents at a moment are
+//! the server's, overlaid with the answered WRITEs that are executed later. Every answer to that
+//! client must hold at some moment between its request and the answer (linearizability). No other
+//! client may see, or open, a file with an answered WRITE that is executed later, and no later
+//! request of the client is executed before such a WRITE. A client that opens a file for its
+//! attributes alone never waits, and sees the server's state (docs/decisions/0044).
 //!
-//! The times are those that the documents state, and not the ones that the code has.
+//! The time limits are those that the documents state, not the constants of the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -24,27 +24,27 @@ use super::super::super::wire::directory::entries;
 use super::super::super::wire::header::status;
 use super::super::DELAY;
 
-/// For how long the near half answers though it hears nothing, and for how long where it is told that
-/// its peer is silent; for how long a breaker waits where the path is cut; for how long names may wait
-/// for their question (docs/decisions/0044 and 0056, and DESIGN).
+/// The time for which the near half answers without news, and after it knows that its peer is
+/// silent; the wait of a breaker on a cut path; the time for which names may wait for their query
+/// (docs/decisions/0044 and 0056).
 const FRESH_FOR: Duration = Duration::from_secs(10);
 const SILENT_FOR: Duration = Duration::from_secs(5);
 const BREAKER_WAITS: Duration = Duration::from_secs(12);
 const LISTING_WAITS: Duration = Duration::from_millis(20);
 /// For how long one waits for the client whose oplock it is, or for the server, which takes it after 35 s.
 const HOLDER_WAITS: Duration = Duration::from_secs(37);
-/// What a server that works on several WRITEs at a time, or takes its time for each answer, adds to all that waits
-/// for it.
+/// The delay that a server adds when it works on several WRITEs at a time, or takes its time for
+/// each answer.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// How a question for names begins a listing.
+/// The start of a listing by a query for names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListingStart {
     AtFirst,
     Anew,
 }
 
-/// What a client asks.
+/// A client's request.
 #[derive(Clone, Debug)]
 pub(super) enum TraceRequest {
     Open {
@@ -65,7 +65,7 @@ pub(super) enum TraceRequest {
         file: FileId,
         end: u64,
     },
-    /// SET_INFO by which it is renamed or deleted.
+    /// SET_INFO that renames or deletes it.
     Names,
     Length {
         file: FileId,
@@ -100,40 +100,40 @@ pub(super) struct TraceOperation {
     pub(super) answered: Option<(TraceMoment, Smb2Response)>,
 }
 
-/// What beside questions and answers happened.
+/// The faults during the run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TraceFaults {
-    /// The far node died; what the near half has read ahead may be out of date until it finds out.
+    /// The far node died; the near half's prefetched data may be out of date until it notices.
     pub(super) far_died: Option<Time>,
-    /// The server ended the connection; the same until the near half hears.
+    /// The server ended the connection; the same until the near half notices.
     pub(super) disconnected: Option<Time>,
     /// The flow has ended.
     pub(super) has_ended: bool,
-    /// When the path was cut.
+    /// The times of the path's cuts.
     pub(super) cuts: Vec<Range<Time>>,
-    /// The near half is told when the path falls silent.
+    /// True if the near half is informed when the path falls silent.
     pub(super) is_silence_told: bool,
     /// The server takes its time.
     pub(super) is_slow: bool,
     /// It works on several WRITEs at a time, at times.
     pub(super) holds_writes: bool,
-    /// Statuses that the server was told to give.
+    /// The statuses that the server was set to return.
     pub(super) injected: BTreeSet<u32>,
 }
 
-/// What a run was made of, so that it can be seen that it was not nothing.
+/// The counts of a run, which show that the run did something.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TraceCounts {
     pub(super) reads: usize,
-    /// READs and WRITEs that took no time.
+    /// The READs and WRITEs that took no time.
     pub(super) at_once: usize,
     /// Opens that did.
     pub(super) opened_at_once: usize,
     pub(super) lost: usize,
-    /// Opens beside the server that waited.
+    /// The opens beside the server that waited.
     pub(super) waits: usize,
     pub(super) longest_wait: Duration,
-    /// READs that showed what was true no more, between a node's death and its notice.
+    /// The READs with outdated data between a node's failure and its detection.
     pub(super) stale: usize,
 }
 
@@ -154,7 +154,7 @@ struct TraceWrite {
     file: FileId,
     offset: usize,
     data: Vec<u8>,
-    /// Its place among all that was asked.
+    /// Its place among all requests.
     place: usize,
     answered: Option<usize>,
     done: Option<usize>,
@@ -167,15 +167,15 @@ pub(super) struct ModelTrace<'a> {
     pub(super) trouble: &'a TraceFaults,
 }
 
-/// The same, by what is looked for.
+/// The same, indexed for lookups.
 struct TraceIndex<'a> {
     trace: &'a ModelTrace<'a>,
     objects: BTreeMap<FileId, u64>,
-    /// Opens whose clients have asked for an oplock.
+    /// The opens whose clients have requested an oplock.
     own_oplocks: BTreeSet<FileId>,
     /// Contents by object, each from a moment on.
     contents: BTreeMap<u64, Vec<(usize, &'a [u8])>>,
-    /// In the order in which they were done; those that never were at the end.
+    /// The WRITEs in the order of their execution; those that were never executed are at the end.
     written: Vec<TraceWrite>,
 }
 
@@ -208,8 +208,8 @@ impl ModelTrace<'_> {
         Ok(count)
     }
 
-    /// Names that a client was told, listing by listing, were those of one moment that was not past
-    /// for longer than it may be.
+    /// Checks that the names in each listing of a client were those of one moment, which is not too
+    /// long ago.
     fn check_listings(&self) -> Result<(), String> {
         for (index, first) in self.ops.iter().enumerate() {
             let TraceRequest::List {
@@ -264,7 +264,7 @@ impl ModelTrace<'_> {
         Ok(())
     }
 
-    /// How long something may have taken from the server to the client that came between these times.
+    /// Returns the longest transit time from the server to the client between these times.
     fn way_of(&self, from: Time, to: Time) -> Duration {
         let cuts = self.trouble.cuts.iter();
         let cuts = cuts.filter(|cut| from <= cut.end && cut.start <= to);
@@ -282,7 +282,8 @@ impl ModelTrace<'_> {
         }
     }
 
-    /// Whether names taken at this moment lack what the client itself had changed before it asked.
+    /// Returns true if names taken at this moment lack a change that the client made before its
+    /// request.
     fn misses_own(&self, first: &TraceOperation, taken: usize) -> bool {
         let behind = self.history.iter().enumerate().skip(taken);
         let own = behind.filter(|(_, happened)| {
@@ -388,9 +389,9 @@ impl<'a> TraceIndex<'a> {
         })
     }
 
-    /// A file's logical contents, as a question with this place may be told of them: a WRITE that was asked
-    /// behind it is not in them before it is done, though it was answered. The server's, for who is
-    /// beside it: that nothing is ahead of them where it matters is seen to by [`Self::check_others`].
+    /// Returns a file's logical contents for a request with this place: a WRITE sent after it is
+    /// not in them before its execution, even if it was answered. For a client beside the server
+    /// they are the server's; [`Self::check_others`] checks that no answered WRITE is missing.
     fn logical(&self, who: usize, place: usize, object: u64, moment: usize) -> Vec<u8> {
         let versions = self.contents.get(&object).map_or(&[][..], |all| all);
         let last = versions.iter().rfind(|(from, _)| *from <= moment);
@@ -409,7 +410,7 @@ impl<'a> TraceIndex<'a> {
         contents
     }
 
-    /// Whether something holds of a file's logical contents at a moment of those.
+    /// Returns true if a condition holds for a file's logical contents at one of these moments.
     fn ever(
         &self,
         (place, who): (usize, usize),
@@ -546,7 +547,8 @@ impl<'a> TraceIndex<'a> {
         }
     }
 
-    /// Between a node's death, or the end of the server's connection, and when it is heard of.
+    /// Returns true between a node's failure, or the end of the server's connection, and its
+    /// detection.
     fn may_be_stale(&self, at: Time) -> bool {
         let within = |since: Option<Time>, span: Duration| {
             since.is_some_and(|since| since <= at && at.since(since) <= span)
@@ -560,7 +562,7 @@ impl<'a> TraceIndex<'a> {
         within(trouble.far_died, stops_after) || within(trouble.disconnected, DELAY + slow)
     }
 
-    /// Who opens a file beside the server waits for no longer than is said.
+    /// Checks that a client that opens a file beside the server waits no longer than the limit.
     fn check_wait(
         &self,
         op: &TraceOperation,
@@ -592,7 +594,7 @@ impl<'a> TraceIndex<'a> {
         }
     }
 
-    /// After how long an oplock is given back that is wanted within this time.
+    /// Returns the time until an oplock is given back that is broken within this time.
     fn comes_back_within(&self, file: &FileId, when: Range<Time>) -> Duration {
         if self.own_oplocks.contains(file) {
             return HOLDER_WAITS;
@@ -607,7 +609,7 @@ impl<'a> TraceIndex<'a> {
         path + slow * SLOW
     }
 
-    /// What a client asks when a WRITE has been answered changes the file behind that.
+    /// Checks that a request sent after the answer to a WRITE takes effect after that WRITE.
     fn check_order(&self) -> Result<(), String> {
         for first in &self.written {
             let (Some(told), Some(done)) = (first.answered, first.done) else {
@@ -656,7 +658,7 @@ impl<'a> TraceIndex<'a> {
         Ok(())
     }
 
-    /// A client is not refused an open because of one that it was told is closed.
+    /// Checks that no open is refused because of one whose CLOSE was answered.
     fn check_conflict(&self, op: &TraceOperation, moments: Range<usize>) -> Result<(), String> {
         let conflicts = self.trace.history[moments].iter();
         let mut with = conflicts.filter_map(|happened| match happened {
@@ -683,7 +685,7 @@ impl<'a> TraceIndex<'a> {
         }
     }
 
-    /// Nobody else is shown a file over which something is answered that is done later.
+    /// Checks that no other client sees a file with an answered WRITE that is executed later.
     fn check_others(&self) -> Result<(), String> {
         for (at, happened) in self.trace.history.iter().enumerate() {
             if let HistoryEvent::Used { connection, object } = happened
@@ -701,7 +703,7 @@ impl<'a> TraceIndex<'a> {
         Ok(())
     }
 
-    /// What was answered and never done is reported with every FLUSH and CLOSE behind it.
+    /// Checks that every FLUSH and CLOSE after a lost WRITE reports the loss.
     fn check_losses(&self, count: &mut TraceCounts) -> Result<(), String> {
         let is_lost = |write: &&TraceWrite| write.answered.is_some() && write.done.is_none();
         for write in self.written.iter().filter(is_lost) {
