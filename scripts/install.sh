@@ -37,6 +37,8 @@ TEST=(
     "samba-vfs-modules:/usr/lib/$(uname -m)-linux-gnu/samba/vfs/full_audit.so"
     "smbnetfs:smbnetfs"       # clients of trunkline bench smb
     "python3-venv:ensurepip"
+    "chromium:chromium"       # page loads; without it a client of our own loads pages in the demo
+    "openssl:openssl"         # certificates of trunkline bench http
 )
 # Clients of SMB that Debian has not: smbprotocol, and what it needs, by version.
 PYTHON=(smbprotocol==1.17.0 pyspnego==0.12.4)

@@ -2,12 +2,14 @@
 //!
 //! [`sessions`] measures two sessions, in virtual time and between two nodes; [`reduction`]
 //! measures data reduction; [`smb`] clients of file shares with and without a pair of nodes;
+//! [`http`] a browser and other web clients;
 //! [`peers`] the emulator in comparison with the kernel's shaper and policer; [`labelled`] the
 //! diagnosis on the kernel's policers and shapers; [`known_links`] the turn-up tester on links with
 //! known figures.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod http;
 pub mod known_links;
 pub mod labelled;
 pub mod peers;

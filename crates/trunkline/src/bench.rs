@@ -15,6 +15,7 @@ use host::{kernel, rootless};
 use serde_json::{Map, Value, json};
 
 use crate::bench_diagnosis::BenchDiagnosis;
+use crate::bench_http::BenchHttp;
 use crate::bench_kill::BenchKill;
 use crate::bench_peers::EmulatorPeers;
 use crate::bench_reduction::{BenchReduction, ReductionEnd};
@@ -54,6 +55,8 @@ enum BenchPart {
     /// SMB clients over the emulated WAN, with and without Trunkline, compared with published CIFS
     /// figures.
     Smb(BenchSmb),
+    // Its own text says more.
+    Http(BenchHttp),
     /// One end of a transfer of the reduction benchmark. The benchmark starts it itself.
     #[command(hide = true)]
     ReductionEnd(ReductionEnd),
@@ -98,6 +101,7 @@ impl BenchArguments {
             BenchPart::Diagnosis(diagnosis) => diagnosis.run(),
             BenchPart::TurnUp(turn_up) => turn_up.run(),
             BenchPart::Smb(smb) => smb.run(),
+            BenchPart::Http(http) => http.run(),
             BenchPart::ReductionEnd(end) => end.run(),
         }
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use bench::http::PageDemo;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use lab::campaign::{
@@ -14,7 +15,9 @@ use lab::campaign::{
 };
 use lab::report;
 use lab::workload::WorkloadKind;
+use serde_json::{Value, json};
 
+use crate::demo_page;
 use crate::environment::environment;
 use crate::progress::progress;
 
@@ -44,7 +47,7 @@ pub(crate) struct DemoArguments {
     repeat: u32,
     /// Runs only these workloads.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = workload())]
-    workload: Vec<WorkloadKind>,
+    workload: Vec<DemoWorkload>,
     /// Transfers only these files of the set, for example 2M.doc and 50K.xls.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     files: Vec<String>,
@@ -69,10 +72,23 @@ pub(crate) struct OutputArguments {
     keep: Option<PathBuf>,
 }
 
+/// A workload of the demo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DemoWorkload {
+    /// Transfers of the published file set.
+    Files(WorkloadKind),
+    /// The load of a web page.
+    PageLoad,
+}
+
 /// Parser for the name of a workload; the help lists all names.
-fn workload() -> impl TypedValueParser<Value = WorkloadKind> {
-    PossibleValuesParser::new(WorkloadKind::ALL.map(WorkloadKind::name))
-        .map(|name| name.parse().expect("every name is parsed back"))
+fn workload() -> impl TypedValueParser<Value = DemoWorkload> {
+    let files = WorkloadKind::ALL.map(WorkloadKind::name);
+    let names = files.into_iter().chain([demo_page::PAGE_LOAD]);
+    PossibleValuesParser::new(names).map(|name| match name.as_str() {
+        demo_page::PAGE_LOAD => DemoWorkload::PageLoad,
+        name => DemoWorkload::Files(name.parse().expect("every name is parsed back")),
+    })
 }
 
 fn pass(text: &str) -> Result<PassKind> {
@@ -88,10 +104,19 @@ impl DemoArguments {
     /// # Errors
     /// Fails when a requirement is missing, a step fails, or a file did not arrive identical.
     pub(crate) fn run(self) -> Result<()> {
-        let workloads = match self.workload.is_empty() {
-            true => WorkloadKind::ALL.to_vec(),
-            false => self.workload,
+        host::kernel::catch_interruptions();
+        let is_chosen = |workload| self.workload.is_empty() || self.workload.contains(&workload);
+        let workloads: Vec<WorkloadKind> = WorkloadKind::ALL
+            .into_iter()
+            .filter(|kind| is_chosen(DemoWorkload::Files(*kind)))
+            .collect();
+        let page = match is_chosen(DemoWorkload::PageLoad) {
+            true => Some(demo_page::load(&self.link, self.repeat)?),
+            false => None,
         };
+        if workloads.is_empty() {
+            return write_page(page.as_ref(), &self.output);
+        }
         let plan = CampaignPlan {
             title: "Two sites over an emulated WAN, with and without Trunkline".to_owned(),
             repeats: self.repeat,
@@ -108,7 +133,7 @@ impl DemoArguments {
                 files: self.files,
             }],
         };
-        measure(&plan, self.seed, &self.output)
+        measure(&plan, self.seed, page.as_ref(), &self.output)
     }
 }
 
@@ -116,6 +141,7 @@ impl DemoArguments {
 pub(crate) fn measure(
     plan: &CampaignPlan,
     seed: Option<u64>,
+    page: Option<&PageDemo>,
     output: &OutputArguments,
 ) -> Result<()> {
     host::kernel::catch_interruptions();
@@ -134,7 +160,7 @@ pub(crate) fn measure(
     let result = campaign::execute(&environment()?, plan, &options, &progress);
     progress.finish();
     let results = result?;
-    write(&results, output)?;
+    write(&results, page, output)?;
     let faults = results.faults();
     if !faults.is_empty() {
         bail!("{} transfers were not identical", faults.len());
@@ -142,21 +168,50 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// Writes table, JSON and HTML.
-pub(crate) fn write(results: &CampaignResults, output: &OutputArguments) -> Result<()> {
-    let to_standard_output = output.json.as_deref() == Some(Path::new("-"));
-    if let Some(path) = &output.json {
-        let text = serde_json::to_string_pretty(&report::json(results))?;
-        if to_standard_output {
-            say!("{text}");
-        } else {
-            fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
-        }
+/// Writes JSON to its destination; true if that is standard output, where no table is to be then.
+fn write_json(document: &Value, output: &OutputArguments) -> Result<bool> {
+    let Some(path) = &output.json else {
+        return Ok(false);
+    };
+    let text = serde_json::to_string_pretty(document)?;
+    if path == Path::new("-") {
+        say!("{text}");
+        return Ok(true);
     }
+    fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    Ok(false)
+}
+
+/// Writes the page load alone.
+fn write_page(page: Option<&PageDemo>, output: &OutputArguments) -> Result<()> {
+    let Some(page) = page else {
+        return Ok(());
+    };
+    let document = json!({ "page_load": demo_page::json(page) });
+    if !write_json(&document, output)? {
+        show!("{}", demo_page::table(page));
+    }
+    Ok(())
+}
+
+/// Writes table, JSON and HTML.
+pub(crate) fn write(
+    results: &CampaignResults,
+    page: Option<&PageDemo>,
+    output: &OutputArguments,
+) -> Result<()> {
+    let mut document = report::json(results);
+    if let Some(page) = page {
+        document["page_load"] = demo_page::json(page);
+    }
+    let to_standard_output = write_json(&document, output)?;
     fs::write(&output.report, report::html(results)?)
         .with_context(|| format!("writing {}", output.report.display()))?;
     if !to_standard_output {
         show!("{}", report::table(results));
+        if let Some(page) = page {
+            show!("\n{}", demo_page::table(page));
+        }
         say!(
             "seed {}, edits {} (from the clock), {:.0} s in all",
             results.seeds.files,

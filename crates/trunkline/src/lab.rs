@@ -73,11 +73,11 @@ impl LabArguments {
             LabAction::Up(up) => up.run(),
             LabAction::Run(run) => {
                 let plan = CampaignPlan::read(&run.plan)?;
-                demo::measure(&plan, run.seed, &run.output)
+                demo::measure(&plan, run.seed, None, &run.output)
             }
             LabAction::Report(report) => {
                 let results = CampaignResults::read(&report.directory.join("results.json"))?;
-                demo::write(&results, &report.output)
+                demo::write(&results, None, &report.output)
             }
         }
     }

@@ -16,6 +16,7 @@ mod output;
 
 mod bench;
 mod bench_diagnosis;
+mod bench_http;
 mod bench_kill;
 mod bench_peers;
 mod bench_reduction;
@@ -24,6 +25,7 @@ mod bench_smb;
 mod bench_turn_up;
 mod completions;
 mod demo;
+mod demo_page;
 mod emulate;
 mod environment;
 mod estimate;

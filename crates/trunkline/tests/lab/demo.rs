@@ -42,6 +42,7 @@ fn demo_rows_are_complete_and_match_tshark() {
     }
     let rows = std::fs::read_to_string(path("rows.json")).expect("it writes JSON");
     let rows: Value = serde_json::from_str(&rows).expect("it writes JSON");
+    page_load(&rows["page_load"]);
     let rows = rows["rows"].as_array().expect("there are rows");
     assert_eq!(rows.len(), 15);
     for row in rows {
@@ -71,6 +72,20 @@ fn demo_rows_are_complete_and_match_tshark() {
     let page = std::fs::read_to_string(path("report.html")).expect("it writes a report");
     assert!(page.contains("<svg"));
     recompute(&path("kept"));
+}
+
+/// A page that a second client loads crosses the WAN as one conditional request.
+fn page_load(page: &Value) {
+    let rows = page["rows"].as_array().expect("there are rows");
+    let bytes = |state: &str| -> f64 {
+        let row = rows.iter().find(|row| row["state"] == state);
+        let row = row.expect("each state has a row");
+        assert!(row["load_s"].as_f64().is_some_and(|seconds| seconds > 0.0));
+        row["wan_bytes"].as_f64().expect("bytes were counted")
+    };
+    assert!(bytes("without") > 1_000_000.0, "{page}");
+    assert!(bytes("cold") > 1_000_000.0, "{page}");
+    assert!(bytes("warm") < 20_000.0, "{page}");
 }
 
 fn recompute(kept: &Path) {

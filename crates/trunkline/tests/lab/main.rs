@@ -17,6 +17,7 @@ mod estimate;
 mod exit_codes;
 mod failures;
 mod full_disk;
+mod http;
 mod leftovers;
 mod many;
 mod one_ended;
