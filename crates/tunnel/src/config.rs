@@ -22,12 +22,12 @@ pub struct SessionConfig {
     pub total_window: ByteCount,
     /// Encoded bytes of one flow that wait to be sent for the first time, at most.
     pub unsent_limit: ByteCount,
-    /// When nothing was heard for this long the peer is asked for a sign of life.
+    /// Silence after which the peer is pinged.
     pub ping_interval: Duration,
-    /// When nothing was heard for this long the peer counts as silent.
+    /// Silence after which the peer counts as silent.
     pub silent_after: Duration,
-    /// When nothing was heard for this long all flows are reset. The outage of 30 s that
-    /// flows must survive, and time to find out and to dial again.
+    /// Silence after which all flows are reset: the outage of 30 s that flows must survive, and
+    /// time to notice its end and to dial again.
     pub give_up_after: Duration,
     /// Lets data move from packets to the link when the link delivers more.
     pub compare_paths: bool,

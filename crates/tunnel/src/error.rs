@@ -45,7 +45,7 @@ impl From<TruncatedInput> for SessionError {
     }
 }
 
-/// Why no flow can be opened now; the connection should pass by.
+/// Reason why no flow can be opened now; the connection should be bypassed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum OpenError {
     /// The peer was never heard, or not for so long that its flows were given up.

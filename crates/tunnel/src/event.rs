@@ -12,7 +12,7 @@ use crate::transport::SuspendReason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
-/// How a link ended, as far as this node can tell.
+/// End of a link, as far as this node can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkEnd {
     /// The peer's host ended the TCP connection (FIN or RST), as a kernel does when the node's process dies.
@@ -38,7 +38,7 @@ pub struct OpenRequest {
     pub dscp: u8,
 }
 
-/// Why the server's connection could not be opened.
+/// Reason why the connection to the server could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConnectFailure {
     /// The server answered with a reset.
@@ -82,7 +82,7 @@ pub enum OpenAnswer {
     Failed(ConnectFailure),
 }
 
-/// Why a flow ended before its time.
+/// Reason for a flow's reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ResetReason {
     /// The client or server reset its connection.
@@ -99,7 +99,7 @@ pub enum ResetReason {
     Limit,
     /// The operator's or the policy's decision.
     Policy,
-    /// Nothing was heard of the peer for too long, or it closed its link and did not come back.
+    /// The peer was silent for too long, or it closed its link and did not come back.
     PeerLost,
     /// The peer was restarted and knows nothing of the flow.
     PeerRestarted,
@@ -141,7 +141,7 @@ pub enum SessionEvent {
     DatagramsUp,
     /// They travel on the link again.
     DatagramsDown {
-        /// Why.
+        /// Reason.
         reason: SuspendReason,
     },
     /// Data that the peer's engine put into its hello. Sent again whenever it changes.
@@ -177,10 +177,10 @@ pub enum SessionEvent {
     Reset {
         /// The flow.
         flow: FlowId,
-        /// Why.
+        /// Reason.
         reason: ResetReason,
     },
-    /// There is room to write again, or for messages, after there was little.
+    /// Room to write, or for messages, is available again after there was little.
     Writable {
         /// The flow.
         flow: FlowId,
@@ -202,14 +202,14 @@ pub enum SessionEvent {
         /// The message.
         bytes: Bytes,
     },
-    /// Nothing was heard for [`crate::SessionConfig::silent_after`]: dial a fresh link, take the
-    /// interception rules away.
+    /// The peer was silent for [`crate::SessionConfig::silent_after`]: dial a new link and remove
+    /// the interception rules.
     Silent,
     /// The peer was heard again after `Silent`.
     Heard,
     /// The peer is given up. Each of its flows gets a `ResetFrame` as well.
     PeerLost {
-        /// How many flows there were.
+        /// Number of flows.
         flows: usize,
     },
     /// The peer is another incarnation than before. Each of its flows gets a `ResetFrame` as well.

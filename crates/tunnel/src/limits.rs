@@ -53,9 +53,9 @@ pub const MESSAGE_BACKLOG_LIMIT: usize = 16 << 20;
 /// Limit for the engine's data in a hello, in bytes: a dictionary generation and room for more.
 pub const HELLO_BLOB_LIMIT: usize = 1024;
 
-/// How long an acknowledgement waits for company, so that a burst of data costs one packet
-/// back: the upper end of what TCP stacks use for delayed acknowledgements (RFC 1122
-/// §4.2.3.2 allows 500 ms; 25 ms is below one round trip of the links this is for).
+/// Delay of an acknowledgement, so that a burst of data costs one packet back: the upper end of
+/// what TCP stacks use for delayed acknowledgements (RFC 1122 §4.2.3.2 allows 500 ms; 25 ms is
+/// below one round trip of the intended links).
 pub const ACKNOWLEDGE_DELAY: Duration = Duration::from_millis(25);
 
 /// Minimum interval at which outgoing data carries waiting acknowledgements.

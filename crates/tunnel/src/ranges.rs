@@ -18,7 +18,7 @@ impl RangeSet {
         self.ends.is_empty()
     }
 
-    /// How many numbers are in it.
+    /// Returns the count of numbers in the set.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
@@ -29,7 +29,7 @@ impl RangeSet {
         Some(*start..*end)
     }
 
-    /// How many ranges there are.
+    /// Returns the count of ranges.
     pub(crate) fn count(&self) -> usize {
         self.ends.len()
     }

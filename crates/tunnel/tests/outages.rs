@@ -34,7 +34,7 @@ struct FlowDirection {
 
 #[derive(Debug, Default)]
 struct FlowModel {
-    /// By writing side.
+    /// Streams by writing side.
     streams: [FlowDirection; 2],
     opened_far: u32,
     answered: u32,

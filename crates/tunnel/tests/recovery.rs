@@ -32,14 +32,14 @@ struct RecoverySimulation {
     there: LinkDirection,
     back: LinkDirection,
     acknowledgements: Vec<PacketAck>,
-    /// Those among them that ask to be confirmed, and the newest that got here.
+    /// Acknowledgements that ask for confirmation, and the newest one that arrived.
     asking: BTreeSet<u64>,
     to_confirm: Option<u64>,
     next: u64,
     sent_at: Vec<Time>,
     arrived: BTreeSet<u64>,
     acked: BTreeSet<u64>,
-    /// When each was declared lost.
+    /// Time at which each was declared lost.
     lost: BTreeMap<u64, Time>,
     spurious: BTreeSet<u64>,
     tracked_max: usize,
@@ -48,11 +48,11 @@ struct RecoverySimulation {
     losses: LossEstimate,
 }
 
-/// How a run ended.
+/// Result of a run.
 struct RecoveryReport {
     sent: u64,
     arrived: BTreeSet<u64>,
-    /// How long after sending lost packets were declared so.
+    /// Delay from sending to the declared loss of lost packets.
     verdicts: Vec<(u64, Duration)>,
     spurious: BTreeSet<u64>,
     tracked_max: usize,

@@ -10,9 +10,9 @@ use vocab::Time;
 pub struct SendState {
     /// Bytes delivered when it went out.
     pub(super) delivered: u64,
-    /// When the last of them was known to be delivered.
+    /// Time at which the last of them was known to be delivered.
     pub(super) delivered_at: Time,
-    /// When the packet went out from which that delivery's sending interval is counted.
+    /// Sending time of the packet at which that delivery's sending interval starts.
     pub(super) first_sent_at: Time,
     /// Bytes sent when it had gone out.
     pub(super) sent: u64,
@@ -37,12 +37,12 @@ pub struct AckedPacket {
     pub number: u64,
     /// Its bytes, headers included.
     pub bytes: u64,
-    /// When it went out.
+    /// Time at which it was sent.
     pub sent_at: Time,
     /// State that the controller attached when the packet was sent.
     pub state: SendState,
-    /// It was lost on the way and restored from repair packets: counted as a loss, since the path
-    /// dropped it, and as delivered, since nothing need be sent again.
+    /// True if the packet was lost and recovered from repair packets. It counts as a loss, since
+    /// the path dropped it, and as delivered, since nothing has to be sent again.
     pub recovered: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct LostPacket {
     pub number: u64,
     /// Its bytes, headers included.
     pub bytes: u64,
-    /// When it went out.
+    /// Time at which it was sent.
     pub sent_at: Time,
     /// State that the controller attached when the packet was sent.
     pub state: SendState,
@@ -63,7 +63,7 @@ pub struct LostPacket {
 /// lists, once; one that was declared lost may come again, in `spurious`.
 #[derive(Clone, Copy, Debug)]
 pub struct DeliveryEvent<'a> {
-    /// When it is handled.
+    /// Time at which it is handled.
     pub now: Time,
     /// Newly acknowledged packets, in any order.
     pub acked: &'a [AckedPacket],
@@ -73,11 +73,11 @@ pub struct DeliveryEvent<'a> {
     pub spurious: &'a [LostPacket],
     /// Round-trip time of the newest acknowledged packet, if it is known.
     pub rtt: Option<Duration>,
-    /// How many more packets the peer says were marked "congestion experienced".
+    /// Additional packets that the peer reports as marked "congestion experienced".
     pub ce_marked: u64,
     /// Bytes in flight after all this.
     pub in_flight: u64,
-    /// By how much round-trip times are spread on a path that reorders packets: the distance of a
-    /// high quantile from the minimum. `None` while packets arrive in order.
+    /// Spread of round-trip times on a path that reorders packets: the distance of a high quantile
+    /// from the minimum. `None` while packets arrive in order.
     pub reordering: Option<Duration>,
 }

@@ -98,7 +98,7 @@ pub trait CongestionController: fmt::Debug + Send {
     /// The most bytes that may be in flight.
     fn window(&self) -> u64;
 
-    /// How fast packets may leave, for the [`Pacer`].
+    /// Returns the rate for the [`Pacer`].
     fn pacing_rate(&self) -> Bitrate;
 
     /// Bytes that may be sent back to back at this rate. At low rates it is one packet. The draft

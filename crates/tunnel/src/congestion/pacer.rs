@@ -1,9 +1,9 @@
-//! When the next packet may leave: a token bucket that the controller's rate fills.
+//! Pacer: a token bucket that the controller's rate fills.
 //!
-//! A sender that has credit sends as far as the credit reaches and is then told when to come back:
-//! when a quantum has gathered, so that wake-ups cost no more than about one per millisecond.
-//! Credit gathers while nothing is sent, but no more than a bounded burst of it, so that an idle
-//! sender does not start with a crowd of packets.
+//! A sender with credit sends until it is used up and then waits until a quantum has accumulated,
+//! so that wake-ups are limited to about one per millisecond. Credit accumulates while nothing is
+//! sent, but only up to a bounded burst, so that an idle sender does not start with a burst of
+//! packets.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const CATCH_UP: Duration = Duration::from_millis(5);
 pub struct Pacer {
     rate: Bitrate,
     quantum: u64,
-    /// When the credit was last worked out.
+    /// Time of the last credit update.
     updated_at: Time,
     /// Bytes that may be sent at `updated_at`, less those sent beyond them.
     credit: i64,
@@ -47,9 +47,8 @@ impl Pacer {
         self.credit = self.credit.min(self.burst());
     }
 
-    /// When the next packet may leave: `None` is now, else the moment to ask again.
-    ///
-    /// While credit is left a packet may leave whole, and the debt is worked off before the next.
+    /// Returns the time at which the next packet may be sent: `None` means now. A packet may be
+    /// sent whole while any credit is left, and the debt is repaid before the next.
     pub fn delay(&mut self, now: Time) -> Option<Time> {
         self.update(now);
         if self.credit > 0 {

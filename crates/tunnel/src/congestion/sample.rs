@@ -41,7 +41,7 @@ pub(super) enum RateBase {
     Window {
         /// Its length.
         span: Duration,
-        /// How long a packet takes, usually.
+        /// Typical flight time of a packet.
         flight: Duration,
     },
 }
@@ -62,8 +62,8 @@ pub(super) struct RateSampler {
     lost: u64,
     sent: u64,
     marks: VecDeque<DeliverySnapshot>,
-    /// When the newest packet went out that is known to be delivered; when nothing was in flight,
-    /// when the first packet after that went out.
+    /// Sending time of the newest packet that is known to be delivered, or of the first packet
+    /// after nothing was in flight.
     first_sent_at: Time,
     newest_acked: u64,
     /// Bytes sent when that packet had gone out.

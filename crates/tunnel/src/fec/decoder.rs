@@ -66,10 +66,10 @@ pub struct DecoderStatistics {
 #[derive(Debug)]
 pub struct FecDecoder {
     kernel: Gf256Kernel,
-    /// By number modulo [`SYMBOLS_KEPT`]; made with the first symbol.
+    /// Slots by number modulo [`SYMBOLS_KEPT`]; made with the first symbol.
     slots: Vec<DecoderSlot>,
     next: u64,
-    /// Nothing before it is kept, since memory was given back there.
+    /// Number before which nothing is kept, because memory was released there.
     released: u64,
     equations: EquationSystem,
     /// Not yet polled; at most [`SYMBOLS_KEPT`], beyond which the oldest is dropped.

@@ -22,7 +22,7 @@ use super::{LENGTH_PREFIX, PAYLOAD_LIMIT, RepairSymbol, SYMBOLS_KEPT, WINDOW_LIM
 #[derive(Debug)]
 pub struct FecEncoder {
     kernel: Gf256Kernel,
-    /// By number modulo [`SYMBOLS_KEPT`]; grows to that many with the first symbols.
+    /// Slots by number modulo [`SYMBOLS_KEPT`]; grows to that many with the first symbols.
     slots: Vec<EncoderSlot>,
     oldest: u64,
     next: u64,

@@ -89,7 +89,7 @@ impl SymbolEquation {
 /// Result of adding an equation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EquationResult {
-    /// It says something that the others did not.
+    /// It is independent of the others.
     New,
     /// It follows from the others.
     Redundant,

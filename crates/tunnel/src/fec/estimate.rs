@@ -23,10 +23,10 @@ const PRIOR_PACKETS: f64 = 100.0;
 /// The prior of run lengths: this many runs of one packet.
 const PRIOR_RUNS: f64 = 4.0;
 
-/// Why a packet was lost, as far as the sender knows.
+/// Cause of a packet's loss, as far as the sender knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossCause {
-    /// Nothing points to a queue.
+    /// No sign of a queue.
     Unknown,
     /// The path's queue was full: the controller saw it grow, or was told so by marks.
     Queue,
@@ -48,7 +48,7 @@ struct DecayingLossCount {
 }
 
 impl LossEstimate {
-    /// Nothing known yet.
+    /// Makes an estimate without measurements.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -100,7 +100,7 @@ impl LossEstimate {
             .min(1.0)
     }
 
-    /// How many packets in a row a loss takes along, on average; at least 1.
+    /// Mean number of consecutive packets that a loss covers; at least 1.
     #[must_use]
     pub fn mean_run(&self) -> f64 {
         ((self.long.lost + PRIOR_RUNS) / (self.runs + PRIOR_RUNS)).max(1.0)

@@ -1,16 +1,16 @@
-//! How many repair symbols make it unlikely enough that something stays missing.
+//! Number of repair symbols that makes a remaining loss unlikely enough.
 //!
-//! Packets are lost by a Markov chain with two states, Gilbert's ("Capacity of a Burst-Noise
-//! Channel", 1960): with the measured share of losses, and runs of the measured mean length. A run
-//! of source symbols and the repair symbols behind it are all there if no more packets of both are
-//! lost than there are repair symbols. The distribution of that count is worked out packet by packet.
+//! Losses follow a Markov chain with two states, Gilbert's ("Capacity of a Burst-Noise Channel",
+//! 1960), with the measured share of losses and the measured mean length of runs. A run of source
+//! symbols and the repair symbols behind it are complete if no more packets of both are lost than
+//! there are repair symbols. The distribution of that count is computed packet by packet.
 
 /// Model of a path's losses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LossModel {
     /// The share of packets that is lost; 0 to 1.
     pub(super) probability: f64,
-    /// How many packets in a row are lost, on average; at least 1.
+    /// Mean number of consecutive lost packets; at least 1.
     pub(super) mean_run: f64,
 }
 

@@ -65,9 +65,9 @@ pub const SYMBOLS_KEPT: usize = 512;
 pub struct RepairSymbol {
     /// Number of the first source symbol in it.
     pub first: u64,
-    /// How many source symbols are in it; 1 to [`WINDOW_LIMIT`].
+    /// Number of source symbols in it; 1 to [`WINDOW_LIMIT`].
     pub count: u8,
-    /// From which, together with a symbol's number, its coefficient follows.
+    /// Key from which, with a symbol's number, its coefficient follows.
     pub key: u16,
     /// The sum, as long as the longest symbol in it; [`LENGTH_PREFIX`] to [`SYMBOL_LIMIT`] bytes.
     pub bytes: Bytes,

@@ -83,14 +83,14 @@ pub enum RepairMode {
     Auto,
 }
 
-/// Why nothing more is sent for now.
+/// Reason for a pause in sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseReason {
     /// No flow has anything to send.
     Dry,
     /// A flow has sent all its data, in the last source symbols; other flows continue.
     Exchange {
-        /// How far back its first packet is, in source symbols.
+        /// Distance to its first packet, in source symbols.
         sources: u64,
     },
 }
@@ -101,7 +101,7 @@ pub enum QueueTrend {
     /// Short, or of unknown length.
     #[default]
     Short,
-    /// It builds up: the path is being given more than it carries.
+    /// It builds up: the sending rate exceeds the path's.
     Building,
 }
 
@@ -124,7 +124,7 @@ pub struct RepairPolicy {
     losses: LossEstimate,
     credit: f64,
     credited_at: Option<Time>,
-    /// When the sender ran dry, and the end of the hold.
+    /// End of the hold after the sender ran out of data.
     tail_at: Option<Time>,
     /// The first source symbol that no tail's plan covers.
     unprotected: u64,
@@ -239,7 +239,8 @@ impl RepairPolicy {
         self.due.pop_front().map(|(_, run)| run)
     }
 
-    /// When [`poll_repair`](Self::poll_repair) has something next, if nothing else happens.
+    /// Returns the time at which [`poll_repair`](Self::poll_repair) has a repair symbol, if nothing
+    /// else happens.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let due = self.due.front().map(|(at, _)| *at);
@@ -264,7 +265,7 @@ impl RepairPolicy {
         self.unprotected = self.unprotected.max(outstanding.end);
     }
 
-    /// How many repair symbols for a window whose last `fresh` symbols are in no plan yet.
+    /// Number of repair symbols for a window whose last `fresh` symbols are in no plan yet.
     fn count(&self, fresh: u64, window: &Range<u64>) -> usize {
         let length = window.end - window.start;
         let affordable = self.affordable(length);

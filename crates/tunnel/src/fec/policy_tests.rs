@@ -58,7 +58,7 @@ fn send(policy: &mut RepairPolicy, mut now: Time, numbers: Range<u64>) -> Time {
     now
 }
 
-/// Everything that becomes due while nothing else happens, with its time.
+/// Repair symbols that become due while nothing else happens, with their times.
 fn due(policy: &mut RepairPolicy, outstanding: Range<u64>) -> Vec<(Time, Range<u64>)> {
     let mut all = Vec::new();
     while let Some(now) = policy.poll_timeout() {

@@ -88,7 +88,7 @@ fn solve(
         .collect()
 }
 
-/// How a run of symbols is mistreated on its way.
+/// Impairments of a run of symbols.
 #[derive(Clone, Debug)]
 struct LossyChannel {
     sources: u64,

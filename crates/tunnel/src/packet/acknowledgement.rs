@@ -21,7 +21,7 @@ pub const RANGE_LIMIT: usize = 256;
 /// Frame that acknowledges packets to their sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketAck {
-    /// How long the receiver kept the news of the largest number to itself, in microseconds.
+    /// Delay between the receipt of the largest number and this acknowledgement, in microseconds.
     pub delay_us: u64,
     /// Packet numbers that have arrived: (first, last) of each range, both included, newest first
     /// and at least one number apart. At least one range, at most [`RANGE_LIMIT`].

@@ -44,7 +44,7 @@ const CHALLENGE_INTERVAL: Duration = Duration::from_secs(1);
 /// Validation state of an address: whether the peer has proved that it receives there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressTrust {
-    /// It has, or the operator of this node has named the address.
+    /// The peer has proved it, or the operator of this node has configured the address.
     Validated,
     /// Not yet.
     Unvalidated,
@@ -53,7 +53,7 @@ pub enum AddressTrust {
 /// Change of the peer's address that an opened packet shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressChange {
-    /// Nothing new, or nothing that a newer packet has not overtaken.
+    /// No change, or a change that a newer packet has superseded.
     Same,
     /// Packets go elsewhere from now on.
     Moved,
@@ -69,7 +69,7 @@ pub enum ChallengeResult {
     /// The current address is the peer's, and is at another host than the one that was validated
     /// last: nothing is known of the path there.
     OtherHost,
-    /// Nothing; it answers no challenge that counts.
+    /// The response answers no valid challenge.
     Unknown,
 }
 
@@ -78,12 +78,12 @@ pub enum ChallengeResult {
 pub enum ValidationFailure {
     /// Packets go to the last validated address again.
     Reverted,
-    /// There is none: nothing can be sent until the peer is heard again.
+    /// No address is left: nothing can be sent until the peer is heard again.
     Lost,
 }
 
-/// From this the values of challenges follow. Random, and known to this node alone: the peer
-/// must not be able to answer for an address at which it does not receive.
+/// Seed of the challenges' values. It is random and known only to this node: the peer must not be
+/// able to answer for an address at which it does not receive.
 pub struct ChallengeSeed(HkdfSecret);
 
 impl ChallengeSeed {
@@ -105,7 +105,7 @@ impl ChallengeSeed {
     }
 }
 
-/// Where packets of one path go.
+/// Addresses of one path's packets.
 pub struct PathAddresses {
     seed: ChallengeSeed,
     /// Challenges made so far; each is made once.
@@ -161,7 +161,7 @@ impl PathAddresses {
         addresses
     }
 
-    /// Where packets go; `None` when it is not known.
+    /// Returns the address that packets are sent to; `None` when it is unknown.
     #[must_use]
     pub fn current(&self) -> Option<SocketAddr> {
         self.current.as_ref().map(|current| current.address)
@@ -238,7 +238,7 @@ impl PathAddresses {
         self.probe_timeout.max(CHALLENGE_INTERVAL)
     }
 
-    /// How many bytes may go to the current address now.
+    /// Returns the bytes that may be sent to the current address now.
     #[must_use]
     pub fn allowance(&self) -> u64 {
         match &self.current {
@@ -338,8 +338,9 @@ impl PathAddresses {
         self.probe_timeout = probe_timeout;
     }
 
-    /// When [`PathAddresses::handle_timeout`] or [`PathAddresses::poll_challenge`] has something to do
-    /// without a further packet; [`Time::NEVER`] when nothing waits. `bytes` as for the latter.
+    /// Returns the time for the next call of [`PathAddresses::handle_timeout`] or
+    /// [`PathAddresses::poll_challenge`] without a further packet; [`Time::NEVER`] when there is
+    /// none. `bytes` as for the latter.
     #[must_use]
     pub fn poll_timeout(&self, bytes: u64) -> Time {
         if self.challenge_fallback {

@@ -83,21 +83,21 @@ pub struct SourceSymbol {
 /// §8.2.1, Initiating Path Validation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathChallenge {
-    /// To be sent back.
+    /// Value to return.
     pub value: u64,
 }
 
 /// Copy of the data of a challenge (RFC 9000 §8.2.2, Path Validation Responses).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathResponse {
-    /// From the challenge.
+    /// Value of the challenge.
     pub value: u64,
 }
 
 /// Reason for the end of a datagram path. The session continues over its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseCode {
-    /// It is not needed any longer.
+    /// The path is no longer needed.
     Finished,
     /// The peer broke the rules of packets.
     Misbehaved,
@@ -112,7 +112,7 @@ pub enum CloseCode {
 /// The datagram path ends; nothing is sent on it after this.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloseFrame {
-    /// Why.
+    /// Reason.
     pub code: CloseCode,
     /// For a log; at most [`REASON_LIMIT`] bytes.
     pub reason: String,

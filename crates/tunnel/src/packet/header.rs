@@ -45,7 +45,7 @@ pub(super) const NUMBER_LENGTH: usize = 3;
 /// Bytes before the payload in what this version sends.
 pub const HEADER_LENGTH: usize = NUMBER_OFFSET + NUMBER_LENGTH;
 
-/// Where the number begins.
+/// Offset of the number.
 pub(super) const NUMBER_OFFSET: usize = 1 + ConnectionId::LENGTH;
 
 /// Bits of the flags that are not hidden.

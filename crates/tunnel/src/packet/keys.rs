@@ -34,7 +34,7 @@ pub const EXPORTER_LABEL: &[u8] = b"EXPORTER-trunkline-wan-1";
 /// Length of every secret of the tree: the output of SHA-256, and the key of both suites.
 pub(super) const SECRET_LENGTH: usize = 32;
 
-/// How many probe timeouts the receiver keeps a key after the next one took over, and how many the
+/// Number of probe timeouts for which the receiver keeps a key after an update, and for which the
 /// sender waits after an update has arrived before it makes another (RFC 9001 §6.5).
 pub(super) const KEPT_PROBE_TIMEOUTS: u32 = 3;
 
@@ -75,13 +75,13 @@ impl CipherSuite {
 /// This node's end of the TLS connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsRole {
-    /// It made the connection.
+    /// This node made the connection.
     Dialler,
-    /// It accepted it.
+    /// This node accepted the connection.
     Listener,
 }
 
-/// Everything that two nodes must have understood alike for their keys to be the same.
+/// Context that two nodes must agree on to derive the same keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyContext {
     /// Version of the datagram path.
@@ -124,7 +124,7 @@ impl KeyContext {
     }
 }
 
-/// When keys are renewed and when a path must end; the defaults are the rule, tests use less.
+/// Limits for key updates and for the end of a path; the defaults are the rule, tests use less.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyLimits {
     /// Packets sealed with one key before the next takes over; 2^22 by default, half of what

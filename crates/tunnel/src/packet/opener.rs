@@ -34,7 +34,7 @@ use super::protection::{HeaderKey, PacketKey, TAG_LENGTH};
 use super::replay::{ReplayRejection, ReplayWindow};
 use crate::wire::NUMBER_LIMIT;
 
-/// Why a datagram is thrown away. Whatever the reason, nothing has changed but a counter.
+/// Reason for dropping a datagram. It changes nothing but a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PacketRefusal {
     /// Not a packet of this path: another form, another connection id, or too short.
@@ -85,7 +85,7 @@ impl OpenedPacket {
         self.number
     }
 
-    /// Where the opened payload lies in the datagram; never empty.
+    /// Returns the range of the opened payload in the datagram; never empty.
     #[must_use]
     pub fn payload(&self) -> Range<usize> {
         self.payload.clone()
@@ -122,7 +122,7 @@ pub struct OpenerStatistics {
 /// Opens the packets that this node receives on one path.
 pub struct PacketOpener {
     suite: CipherSuite,
-    /// This node's name for the path.
+    /// Connection id of the path at this node.
     id: ConnectionId,
     header_key: HeaderKey,
     current: PacketKey,
@@ -135,7 +135,7 @@ pub struct PacketOpener {
     /// Secret of the epoch after that of `next`. Earlier secrets are erased.
     secret_after_next: HkdfSecret,
     previous: Option<PreviousKey>,
-    /// The same of the key before `current`, kept or not.
+    /// First number of the key before `current`, whether it is kept or not.
     previous_from: u64,
     window: ReplayWindow,
     limits: KeyLimits,
@@ -295,7 +295,7 @@ impl PacketOpener {
         self.probe_timeout = probe_timeout;
     }
 
-    /// When an old key is to be forgotten; [`Time::NEVER`] when there is none.
+    /// Returns the time at which an old key is erased; [`Time::NEVER`] when there is none.
     #[must_use]
     pub fn poll_timeout(&self) -> Time {
         self.previous.as_ref().map_or(Time::NEVER, |old| old.until)

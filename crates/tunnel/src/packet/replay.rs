@@ -14,7 +14,7 @@
 
 const WORD_BITS: u64 = u64::BITS as u64;
 
-/// How many numbers below the largest are remembered: a power of two.
+/// Width of the replay window, in numbers below the largest: a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowWidth {
     exponent: u32,
@@ -37,7 +37,7 @@ impl WindowWidth {
         }
     }
 
-    /// How many numbers it is.
+    /// Returns the width in numbers.
     #[must_use]
     pub fn numbers(self) -> u64 {
         1 << self.exponent
@@ -51,10 +51,10 @@ impl Default for WindowWidth {
     }
 }
 
-/// Why a number is not taken.
+/// Reason for refusing a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplayRejection {
-    /// It was taken before.
+    /// It was accepted before.
     Replayed,
     /// It is below the window.
     TooOld,

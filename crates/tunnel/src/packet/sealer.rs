@@ -31,10 +31,10 @@ pub const UNACKNOWLEDGED_LIMIT: u64 = 1 << 22;
 /// weeks.
 pub const ASKING_RESERVE: u64 = 1 << 16;
 
-/// Why a packet is not sealed. No number has been spent.
+/// Reason for not sealing a packet. No number was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SealError {
-    /// Nothing has been acknowledged for [`UNACKNOWLEDGED_LIMIT`] packets.
+    /// The last [`UNACKNOWLEDGED_LIMIT`] packets were not acknowledged.
     #[error("the peer acknowledges nothing on this path; wait, or use the link")]
     TooFarAhead,
     /// The key has sealed twice its limit, and the peer has not confirmed the previous update.
@@ -65,12 +65,12 @@ pub struct PacketSealer {
     probe_timeout: Duration,
 }
 
-/// Since when, and from which packet on, the key is in use.
+/// Key epoch: its start time and its first packet.
 struct KeyEpoch {
     index: u64,
     first_number: u64,
     began: Time,
-    /// When a packet of it was first acknowledged.
+    /// Time of the first acknowledgement of a packet under it.
     confirmed: Option<Time>,
 }
 
@@ -177,7 +177,7 @@ impl PacketSealer {
         self.next_number
     }
 
-    /// How many times the key has been renewed.
+    /// Returns the number of key updates.
     #[must_use]
     pub fn key_updates(&self) -> u64 {
         self.epoch.index

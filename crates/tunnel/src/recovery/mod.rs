@@ -34,8 +34,8 @@ pub use sent::{
     RecoveryStatistics, RecoveryTimeout, SentPacket, SentPackets, TRACKED_LIMIT, UNTIMED_LIMIT,
 };
 
-/// How long a receiver keeps an acknowledgement to itself, at most; what RFC 9000 §18.2
-/// (max_ack_delay) has as default. Both ends hold to it, so it is not negotiated.
+/// Largest delay of an acknowledgement: the default of RFC 9000 §18.2 (max_ack_delay). Both ends
+/// use it, so it is not negotiated.
 pub const ACK_DELAY_MAX: Duration = Duration::from_millis(25);
 
 #[cfg(test)]

@@ -35,8 +35,8 @@ const RECOVERED_LIMIT: usize = 1 << 10;
 /// bytes.
 const NEWEST: usize = 32;
 
-/// How many acknowledgements tell of a change, however old the range is: at 10 % loss one change in
-/// ten thousand is then told by none, and waits for its turn.
+/// Number of acknowledgements that report a change, however old the range is: at 10 % loss none of
+/// them arrives for one change in ten thousand, which then waits for its turn.
 const REPEATS: usize = 4;
 
 /// Ranges reported in turn, of those that are neither new nor changed.
@@ -62,7 +62,7 @@ const REORDERS_SHARE: u64 = 8;
 /// Acknowledgement that a packet asks of its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckRequest {
-    /// Nothing: it is acknowledged when something else is.
+    /// No acknowledgement; it is acknowledged with other packets.
     Nothing,
     /// An acknowledgement, when convenient.
     Acknowledgement,
@@ -109,7 +109,7 @@ pub struct PendingAck {
 pub struct ReceivedPackets {
     /// Numbers that came.
     numbers: RangeSet,
-    /// Those of them that the peer is not known to know.
+    /// Numbers that the peer is not known to have seen acknowledged.
     unconfirmed: RangeSet,
     largest: Option<(u64, Time)>,
     /// Numbers that came since the last acknowledgement, and between the last few, newest first.
@@ -281,7 +281,7 @@ impl ReceivedPackets {
         self.confirmed_at = now;
     }
 
-    /// How many ranges are kept: what this costs in memory.
+    /// Returns the number of tracked ranges, which determines the memory in use.
     #[must_use]
     pub fn tracked_ranges(&self) -> usize {
         self.numbers.count() + self.unconfirmed.count()

@@ -51,7 +51,7 @@ const LATE_MIN: Duration = Duration::from_micros(64);
 #[derive(Clone, Debug)]
 pub(super) struct ReorderingEstimate {
     spans: DurationQuantiles,
-    /// From sending to acknowledgement, of every packet.
+    /// Times from sending to acknowledgement, of every packet.
     flights: DurationQuantiles,
     window: Duration,
     typical: Duration,
@@ -103,8 +103,8 @@ impl ReorderingEstimate {
         self.typical
     }
 
-    /// How long an acknowledgement takes at most, but for one packet in 500; zero on a path that
-    /// keeps the order, where the round-trip time and its variance tell it.
+    /// Longest time to an acknowledgement, except for one packet in 500; zero on a path that keeps
+    /// the order, where the round-trip time and its variance give it.
     pub(super) fn slowest_flight(&self) -> Duration {
         if self.reorders() {
             self.flights.all_but(BEYOND)
@@ -113,7 +113,7 @@ impl ReorderingEstimate {
         }
     }
 
-    /// How long after it was expected a packet counts as lost.
+    /// Time after its expected arrival at which a packet counts as lost.
     pub(super) fn window(&self) -> Duration {
         self.window
     }
@@ -125,9 +125,9 @@ impl ReorderingEstimate {
         self.spans.above_zero() > 0
     }
 
-    /// By how much round-trip times are spread on a path that reorders; `None` on one that does not.
-    /// A queue makes them longer too, and a controller that made room for it would fill it: the
-    /// spread is at most the lateness of packets behind those that overtook them.
+    /// Spread of round-trip times on a path that reorders; `None` on one that does not. A queue
+    /// makes them longer too, and a controller that allowed for it would fill it: so the spread is
+    /// at most the delay of packets behind those that overtook them.
     pub(super) fn spread(&self, rtt: &RttEstimator) -> Option<Duration> {
         let late_by = self.spans.all_but(BEYOND);
         if late_by.is_zero() {

@@ -26,7 +26,7 @@ pub(super) struct PacketRing<E> {
 #[derive(Clone, Debug)]
 enum RingSlot<E> {
     Held(E),
-    /// Nothing from here to before `next` is held.
+    /// No entry from here to before `next` is held.
     Gone {
         next: u64,
     },
@@ -50,7 +50,7 @@ impl<E> PacketRing<E> {
         self.base + self.slots.len() as u64
     }
 
-    /// How many numbers there are from the first that may be held to the last.
+    /// Count of numbers from the first that may be held to the last.
     pub(super) fn span(&self) -> usize {
         self.slots.len()
     }

@@ -67,10 +67,10 @@ const PACKET_THRESHOLD: u64 = 3;
 /// Purpose of a packet as far as recovery is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketKind {
-    /// It asks for no acknowledgement and does not count as in flight; it tells when it arrived or
-    /// was lost only when something else is acknowledged.
+    /// Asks for no acknowledgement and does not count as in flight. Its arrival or loss is known
+    /// only when another packet is acknowledged.
     Silent,
-    /// It asks for an acknowledgement and counts as in flight.
+    /// Asks for an acknowledgement and counts as in flight.
     Eliciting,
     /// Also eliciting, and larger than the known size of the path. Its loss is no sign of
     /// congestion (RFC 9000 §14.4).
@@ -124,7 +124,7 @@ pub struct SentPacket<T> {
     pub number: u64,
     /// Its bytes, headers included.
     pub bytes: u64,
-    /// When it went out.
+    /// Time at which it was sent.
     pub sent_at: Time,
     /// Purpose of the packet.
     pub kind: PacketKind,
@@ -148,7 +148,7 @@ pub struct AckOutcome<T> {
     pub recovered_late: Vec<SentPacket<T>>,
     /// The round-trip time of the largest number, if it was news.
     pub rtt: Option<Duration>,
-    /// How many more packets were marked "congestion experienced".
+    /// Additional packets marked "congestion experienced".
     pub ce_marked: u64,
 }
 
@@ -157,10 +157,10 @@ pub struct AckOutcome<T> {
 pub enum RecoveryTimeout<T> {
     /// Packets are lost.
     Lost(Vec<SentPacket<T>>),
-    /// Nothing was heard for too long: one or two packets that ask for an acknowledgement are to
-    /// be sent, whatever the congestion window says (RFC 9002 §6.2.4 and §7.5).
+    /// The probe timeout expired: one or two packets that ask for an acknowledgement have to be
+    /// sent, regardless of the congestion window (RFC 9002 §6.2.4 and §7.5).
     Probe {
-        /// How many times in a row this has been; from 1.
+        /// Number of consecutive probe timeouts; from 1.
         count: u32,
     },
 }
@@ -205,7 +205,7 @@ pub struct SentPackets<T> {
     packets: PacketRing<Box<TrackedPacket<T>>>,
     /// Overtaken packets by the time at which they were expected; settled ones among them.
     overtaken: BinaryHeap<Reverse<(Time, u64)>>,
-    /// Those declared lost or recovered, as that happened.
+    /// Packets declared lost or recovered, in that order.
     remembered: VecDeque<(Time, u64)>,
     /// Packets that no timer waits for, as they were sent; settled ones among them.
     untimed: VecDeque<u64>,
@@ -367,7 +367,7 @@ impl<T: Clone> SentPackets<T> {
         Ok(outcome)
     }
 
-    /// When [`SentPackets::handle_timeout`] is to be called.
+    /// Returns the time at which to call [`SentPackets::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         // RFC 9002 §6.2.1: no probe while a verdict is pending.
@@ -468,8 +468,8 @@ impl<T: Clone> SentPackets<T> {
         &self.rtt
     }
 
-    /// How long to wait for an answer before probing, without backoff (RFC 9002 §6.2.1), and on a
-    /// path that reorders not before the slow packets have had their time.
+    /// Returns the probe timeout without backoff (RFC 9002 §6.2.1). On a path that reorders it
+    /// includes the delay of slow packets.
     #[must_use]
     pub fn probe_timeout(&self) -> Duration {
         self.probe_timeout
@@ -483,14 +483,14 @@ impl<T: Clone> SentPackets<T> {
         self.reordering_estimate.typical()
     }
 
-    /// By how much packets of this path come later than those that overtake them; `None` while the
-    /// order is kept.
+    /// Returns the delay of packets behind those that overtake them; `None` while the order is
+    /// kept.
     #[must_use]
     pub fn reordering(&self) -> Option<Duration> {
         self.reordering_estimate.spread(&self.rtt)
     }
 
-    /// How long an overtaken packet is waited for.
+    /// Returns the reordering window.
     #[must_use]
     pub fn reordering_window(&self) -> Duration {
         self.reordering_estimate.window()
@@ -700,6 +700,6 @@ struct AckSummary {
     any: bool,
     elicited: bool,
     marked: u64,
-    /// When the largest number was sent, if it was not known to have arrived.
+    /// Sending time of the largest number, if it is newly acknowledged.
     largest_sent_at: Option<Time>,
 }

@@ -31,9 +31,9 @@ struct DatagramSessionPair {
     on_link: [VecDeque<(Time, Bytes)>; 2],
     under_way: BTreeMap<(Time, u64), (usize, BytesMut)>,
     datagrams: [u64; 2],
-    /// Where each side is.
+    /// Address of each side.
     addresses: [SocketAddr; 2],
-    /// When a translator before the near side forgets it, and when it last saw a packet of it.
+    /// Timeout of the NAT before the near side, and the last packet of that side.
     binding: Option<(Duration, Time)>,
     drops_datagram: fn(usize, &BytesMut) -> bool,
     /// Keys as the peer has them, to make packets by hand.

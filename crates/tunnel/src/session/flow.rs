@@ -15,7 +15,7 @@ use super::schedule::ScheduledFlow;
 use super::send::{FinishState, SendHalf};
 use crate::{FlowStatistics, OpenAnswer, OpenRequest};
 
-/// Who opened the flow.
+/// Node that opened the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlowOrigin {
     Ours,

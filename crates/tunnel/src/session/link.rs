@@ -22,7 +22,7 @@ use crate::wire::{
 };
 use crate::{LinkEnd, LinkId, ResetReason, SessionError, SessionEvent};
 
-/// How far a link has come.
+/// Phase of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkPhase {
     Greeting,
@@ -30,7 +30,7 @@ pub(super) enum LinkPhase {
     Established,
 }
 
-/// How much of our Resume has gone out.
+/// Part of this side's Resume that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResumeOut {
     From(FlowId),

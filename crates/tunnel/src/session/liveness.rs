@@ -42,9 +42,10 @@ pub(super) enum LivenessTimeout {
 pub(super) struct PeerLiveness {
     presence: PeerPresence,
     last_heard: Time,
-    /// When the peer's host closed the link, while there is no sign that the peer's process lives.
+    /// Time at which the peer's host closed the link, while there is no sign that the peer's
+    /// process lives.
     closed_at: Option<Time>,
-    /// When to ask next, while a link is established.
+    /// Time of the next ping, while a link is established.
     ping_at: Time,
     ping_waiting: bool,
     ping_sent: Option<(u32, Time)>,
@@ -187,7 +188,7 @@ impl PeerLiveness {
         presence.min(self.ping_at)
     }
 
-    /// When a peer is given up whose host closed the link.
+    /// Returns the time at which a peer whose host closed the link is given up.
     fn closed_deadline(&self, config: &SessionConfig) -> Time {
         self.closed_at
             .map_or(Time::NEVER, |closed_at| closed_at + config.silent_after)

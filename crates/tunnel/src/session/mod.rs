@@ -220,7 +220,7 @@ impl Session {
         self.events.pop_front()
     }
 
-    /// When [`Self::handle_timeout`] wants to be called; `None` for never.
+    /// Returns the time at which to call [`Self::handle_timeout`]; `None` for never.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let mut next = self.liveness.timeout(&self.config);

@@ -484,7 +484,7 @@ impl Session {
     }
 }
 
-/// How flow frames travel.
+/// Carrier of flow frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FrameCarrier {
     Link,

@@ -27,9 +27,9 @@ pub enum CarriedFrame {
     Data {
         /// The flow.
         flow: FlowId,
-        /// Where they begin.
+        /// Offset of the first byte.
         offset: u64,
-        /// How many they are.
+        /// Number of bytes.
         length: u32,
     },
     /// The end of our direction of a flow.
@@ -40,13 +40,13 @@ pub enum CarriedFrame {
     Answer(FlowId),
     /// The reset of a flow.
     Reset(FlowId, ResetReason),
-    /// How far we have received a flow.
+    /// Acknowledgement of a flow.
     Ack(FlowId),
-    /// The same of a flow that has closed since.
+    /// Acknowledgement of a flow that has closed since.
     LastAck(Box<FlowAck>),
     /// A piece of an engine's message, by its sequence.
     Message(u64),
-    /// How many of the peer's messages have come.
+    /// Acknowledgement of the peer's messages.
     MessageAck,
     /// A question for a sign of life.
     Ping,
@@ -58,8 +58,8 @@ pub enum CarriedFrame {
 }
 
 impl Session {
-    /// From now on flow frames travel in packets: the transport has heard the peer say, over the
-    /// established link, where it takes them, and has had an answer from there.
+    /// Moves flow frames to packets: the peer has told its address over the established link, and
+    /// the transport has had an answer from there.
     pub fn packets_up(&mut self, now: Time) {
         self.advance(now);
         if let Some(link) = self

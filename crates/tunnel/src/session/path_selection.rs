@@ -55,7 +55,8 @@ const LOOK_MAX: Duration = Duration::from_secs(1);
 /// Length of a trial. A new TCP connection has found its rate after half of it.
 const TRIAL: Duration = Duration::from_secs(3);
 const TRIAL_ROUND_TRIPS: u32 = 12;
-/// How much more, in percent, both ways must deliver than packets did, and the link alone then.
+/// Rate that packets and link together must deliver, and then the link alone, in per cent of the
+/// packets' rate.
 const WORTH_PERCENT: u64 = 150;
 const CONFIRMED_PERCENT: u64 = 130;
 
@@ -90,7 +91,7 @@ pub(super) enum SelectionAction {
 /// Backlog after data was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BacklogState {
-    /// Nothing that was written.
+    /// No written data.
     Nothing,
     /// Data is left that the peer's credit holds back.
     Credit,
@@ -140,14 +141,14 @@ struct MarkerPing {
 #[derive(Debug)]
 pub(super) struct PathSelection {
     stage: SelectionStage,
-    /// Since when there has been backlog all the time.
+    /// Start of the present backlog.
     backlog: Option<Time>,
     /// Backlog time in which others' queue was measurable, the part of it with such a queue, and
     /// the last time of the check.
     watched: Duration,
     crowded: Duration,
     looked_at: Option<Time>,
-    /// Since when nothing is left of it.
+    /// Time at which the backlog ran out.
     dry_since: Option<Time>,
     /// Measurement in progress, and the rate of the last complete one, in bytes per second.
     stretch: Option<BacklogPeriod>,
@@ -294,7 +295,8 @@ impl PathSelection {
         }
     }
 
-    /// To be asked when the peer has acknowledged something, with a typical round trip.
+    /// Decides on the carrier. Call it when the peer has acknowledged something, with a typical
+    /// round trip.
     pub(super) fn judge(&mut self, now: Time, round_trip: Duration) -> Option<SelectionAction> {
         let span = TRIAL.max(round_trip * TRIAL_ROUND_TRIPS);
         self.notice_pause(now, round_trip);

@@ -57,7 +57,7 @@ pub(super) struct WindowContext {
     pub(super) total_free: u64,
 }
 
-/// Why arrived bytes cannot be.
+/// Protocol violation of received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceiveViolation {
     BeyondCredit,
@@ -65,7 +65,7 @@ pub(super) enum ReceiveViolation {
     EndMoved,
 }
 
-/// When an acknowledgement should go out.
+/// Urgency of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AckUrgency {
     /// With other frames, or after the delay.
@@ -296,7 +296,8 @@ impl ReceiveHalf {
         Some(part)
     }
 
-    /// Everything below `offset` is done with; returns how many bytes that frees.
+    /// Records that everything below `offset` is consumed. Returns the number of bytes that are
+    /// freed.
     pub(super) fn consume(&mut self, offset: u64, around: &WindowContext) -> u64 {
         let offset = offset.min(self.read);
         let freed = offset.saturating_sub(self.consumed);

@@ -26,7 +26,7 @@ const NEW_AGAIN: Duration = Duration::from_secs(1);
 /// Interval, in frames, at which flows that take turns send while early ones wait.
 const TURN_EVERY: u32 = 5;
 
-/// Where a flow stands.
+/// Position of a flow in the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SchedulePosition {
     Idle,
@@ -112,7 +112,7 @@ impl FlowScheduler {
         self.early.front().copied()
     }
 
-    /// How much the flow may send now, in one frame.
+    /// Returns the bytes that the flow may send now, in one frame.
     pub(super) fn allowance(&self, turn: &mut ScheduledFlow) -> usize {
         match turn.place {
             SchedulePosition::Early => DATA_LIMIT,

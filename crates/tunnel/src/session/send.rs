@@ -21,7 +21,7 @@ use vocab::{ByteWriter, Time};
 use crate::credit::{CreditPool, FlowCredit};
 use crate::ranges::RangeSet;
 
-/// How far the end of our direction has come.
+/// State of the end of this side's direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FinishState {
     /// More may be written.
@@ -97,7 +97,7 @@ impl SendHalf {
         self.written
     }
 
-    /// How far bytes were ever sent.
+    /// Returns the offset up to which bytes were ever sent.
     pub(super) fn reached(&self) -> u64 {
         self.reached
     }
@@ -274,7 +274,7 @@ impl SendHalf {
         }
     }
 
-    /// Everything that the peer is not known to have is to be sent again, on a new link.
+    /// Marks all data that the peer is not known to have to be sent again, on a new link.
     pub(super) fn rewind(&mut self) {
         for range in self.arrived.missing(self.base..self.reached) {
             self.again.insert(range);

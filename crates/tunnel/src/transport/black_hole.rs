@@ -16,7 +16,7 @@ const LOSSES: u32 = 6;
 /// Packets lost, and none as long has arrived since.
 #[derive(Clone, Copy, Debug)]
 struct LargePacketLosses {
-    /// When the first of them was sent.
+    /// Time at which the first of them was sent.
     since: Time,
     /// The shortest.
     least: u16,

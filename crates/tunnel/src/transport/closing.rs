@@ -34,7 +34,7 @@ const CLOSES_MAX: u32 = 8;
 pub(super) struct ClosingState {
     frame: CloseFrame,
     until: Time,
-    /// When it is said again, and how long after that again.
+    /// Time of the next repeat, and the interval after that.
     repeat_at: Time,
     repeat_every: Duration,
     /// Packets that came since it was closed.

@@ -74,9 +74,9 @@ const PROBE_PACKETS: u32 = 2;
 /// Settings of a path.
 #[derive(Clone, Copy, Debug)]
 pub struct PathSettings {
-    /// When repair symbols are sent.
+    /// Mode of forward error correction.
     pub fec: fec::RepairMode,
-    /// Who decides the rate.
+    /// Congestion control algorithm.
     pub algorithm: CongestionAlgorithm,
     /// The operator's cap.
     pub rate_max: Option<Bitrate>,
@@ -115,7 +115,7 @@ pub struct FilledPacket<T> {
 pub enum RepairProtection {
     /// The application waits for its content.
     Repair,
-    /// It is asked or said again before anybody misses it, such as a sign of life.
+    /// Its content is repeated before it is needed, such as a sign of life.
     Nothing,
 }
 
@@ -124,22 +124,22 @@ pub enum RepairProtection {
 pub enum DeliveryOutcome {
     /// The peer has it.
     Arrived,
-    /// It is lost as far as is known; it may still turn out to have arrived.
+    /// It counts as lost; it may still turn out to have arrived.
     Lost,
 }
 
-/// How far the path has come.
+/// Condition of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathCondition {
     /// No answer has arrived yet.
     Probing,
-    /// It carries frames.
+    /// The path carries frames.
     Carrying,
-    /// It answers no longer; now and then it is asked again.
+    /// The path no longer answers; it is probed occasionally.
     Suspended(SuspendReason),
 }
 
-/// Why a path is not used.
+/// Reason for not using a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SuspendReason {
     /// Packets are sent and nothing comes back.
@@ -152,10 +152,10 @@ pub enum SuspendReason {
     ClosedHere,
     /// Too many forged packets came, or the keys are used up.
     KeysUsedUp,
-    /// It answers short packets, and carries none of the size that every path should
+    /// The path answers short packets, and carries none of the size that every path should
     /// ([`path::BASE_SIZE`]).
     TooNarrow,
-    /// It gets through, and the link delivers more: the network holds UDP back.
+    /// Packets get through, but the link delivers more: the network limits UDP.
     SlowerThanLink,
 }
 
@@ -184,7 +184,7 @@ pub enum PathChange {
 /// Packets of one system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransmitBatch {
-    /// Where they go.
+    /// Destination address.
     pub to: SocketAddr,
     /// True if the packets are sent as ECN-capable.
     pub is_marked: bool,
@@ -232,19 +232,19 @@ pub struct DatagramTransport<T> {
     responses: VecDeque<PendingResponse>,
     /// Probes that are to be sent whatever the window says.
     probes_due: u32,
-    /// How long they may be: nothing may have been heard because nothing longer gets through.
+    /// Largest size of probes: longer ones may be the reason for the silence.
     probe_max: u16,
     /// Detector of a path that no longer carries the minimum packet size.
     black_hole_detector: BlackHoleDetector,
-    /// When a path that carries nothing is asked whether it does.
+    /// Timer for probes of a path that carries nothing.
     idle_probe_timer: IdleProbeTimer,
-    /// When the last packet went out, or was asked for to keep the path open.
+    /// Time of the last packet, or of the last keep-alive request.
     quiet_since: Time,
     /// Close that still has to be sent for a path that was closed here.
     closing: Option<ClosingState>,
-    /// Since when nothing was answered although an answer was asked for.
+    /// Start of the time without an answer although one was requested.
     unanswered_since: Option<Time>,
-    /// When the pacer lets out what waits.
+    /// Time at which the pacer allows the next packet.
     paced_until: Option<Time>,
     /// A sealed packet that is longer than those it was to be sent with.
     held: Option<HeldDatagram>,
@@ -356,7 +356,7 @@ impl<T: Clone> DatagramTransport<T> {
         self.changes.pop_front()
     }
 
-    /// How far the path has come.
+    /// Condition of the path.
     #[must_use]
     pub fn condition(&self) -> PathCondition {
         self.condition
@@ -375,8 +375,8 @@ impl<T: Clone> DatagramTransport<T> {
         self.controller.remembered()
     }
 
-    /// When [`Self::handle_timeout`] has something to do, or [`Self::poll_transmit`] something to
-    /// send without anything else happening.
+    /// Returns the time at which to call [`Self::handle_timeout`], or at which
+    /// [`Self::poll_transmit`] has packets, if nothing else happens.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.has_ended() {
@@ -483,7 +483,7 @@ impl<T: Clone> DatagramTransport<T> {
         self.condition == PathCondition::Carrying && !self.addresses.is_elsewhere()
     }
 
-    /// How long a packet may be that goes to the peer now, if one may go.
+    /// Returns the largest size of a packet to the peer now, if one may be sent.
     fn packet_room(&self) -> Option<usize> {
         let longest = match self.probes_due {
             0 => self.mtu.size(),
@@ -502,7 +502,7 @@ impl<T: Clone> DatagramTransport<T> {
         self.sent.bytes_in_flight() + bytes <= self.controller.window()
     }
 
-    /// When the path is suspended unless something is answered.
+    /// Returns the time at which the path is suspended without an answer.
     fn suspend_at(&self) -> Option<Time> {
         let since = self
             .unanswered_since
@@ -510,7 +510,7 @@ impl<T: Clone> DatagramTransport<T> {
         (self.condition == PathCondition::Carrying).then_some(since + self.suspicion_wait())
     }
 
-    /// How long a path is given before it is taken for dead.
+    /// Returns the time without an answer after which a path counts as dead.
     fn suspicion_wait(&self) -> Duration {
         SUSPEND_AFTER.max(self.sent.probe_timeout() * SUSPEND_PROBES)
     }

@@ -30,7 +30,7 @@ use crate::recovery::PacketKind;
 /// blocked for good costs 80 bytes/s, and an outage is over half a minute after its end at most.
 pub(super) const ASK_INTERVAL_MAX: Duration = Duration::from_secs(30);
 
-/// By how much the wait grows with each question.
+/// Growth of the interval with each probe.
 const ASK_BACKOFF: u32 = 2;
 
 /// A side that has sent nothing for this long asks whether the peer is there, and so the address
@@ -44,7 +44,7 @@ pub(super) const LEAST_CHALLENGE: u64 = (OVERHEAD + 1 + 1 + 8) as u64;
 /// Challenges that wait to be answered, at most. An honest peer has two under way, by two addresses.
 const RESPONSES_MAX: usize = 8;
 
-/// When a path that carries nothing is asked next.
+/// Timer for the next probe of a path that carries nothing.
 #[derive(Debug)]
 pub(super) struct IdleProbeTimer {
     at: Option<Time>,
@@ -98,7 +98,7 @@ pub(super) struct PendingResponse {
 }
 
 impl<T: Clone> DatagramTransport<T> {
-    /// When a path that carries is to be kept open.
+    /// Returns the time at which an idle path needs a keep-alive.
     pub(super) fn keep_alive_at(&self) -> Option<Time> {
         self.carries().then(|| self.quiet_since + KEEP_ALIVE)
     }

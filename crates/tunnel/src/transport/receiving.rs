@@ -314,7 +314,7 @@ impl<T: Clone> DatagramTransport<T> {
         }
     }
 
-    /// Why a packet that is lost now may be.
+    /// Returns the probable cause of a loss now.
     fn cause(&self) -> LossCause {
         if self.controller.telemetry().is_congested {
             LossCause::Queue

@@ -44,7 +44,7 @@ pub struct TransportStatus {
     pub in_flight_bytes: u64,
     /// UDP payload of a full packet.
     pub packet_size: u16,
-    /// The same with the headers of IP and UDP.
+    /// MTU including the headers of IP and UDP.
     pub mtu_bytes: u64,
     /// Packets sent, repairs and acknowledgements included.
     pub sent_packets: u64,

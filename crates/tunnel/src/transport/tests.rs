@@ -735,7 +735,7 @@ fn close_is_repeated_a_few_times() {
     assert_eq!(pair.ends[NEAR].poll_timeout(), None);
 }
 
-/// Who waits for a suspended path to come back must hear that it never will.
+/// A peer that waits for a suspended path must be told of its end.
 #[test]
 fn suspended_path_still_sends_its_close() {
     let mut pair = carrying(PathSettings::default());

@@ -11,13 +11,13 @@ use crate::SessionError;
 pub struct DataFrame {
     /// The flow.
     pub flow: FlowId,
-    /// Where in the stream the bytes begin.
+    /// Offset of the bytes in the stream.
     pub offset: u64,
     /// The bytes; never empty.
     pub bytes: Bytes,
 }
 
-/// The same, in the buffer that it came in.
+/// Borrowed form of [`DataFrame`], in the receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataView<'a> {
     pub(crate) flow: FlowId,

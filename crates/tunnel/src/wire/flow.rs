@@ -38,7 +38,7 @@ pub struct FinishFrame {
 pub struct ResetFrame {
     /// The flow.
     pub flow: FlowId,
-    /// Why.
+    /// Reason.
     pub reason: ResetReason,
 }
 

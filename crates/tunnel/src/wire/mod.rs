@@ -43,9 +43,9 @@ pub const NUMBER_LIMIT: u64 = 1 << 62;
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionFrame {
-    /// Who is speaking, and in which version.
+    /// Identity and version of the sender.
     Hello(HelloFrame),
-    /// Where each flow stands after a change of links.
+    /// Position of each flow after a change of links.
     Resume(ResumeFrame),
     /// A question for a sign of life.
     Ping(PingFrame),
@@ -53,7 +53,7 @@ pub enum SessionFrame {
     Pong(PongFrame),
     /// No new flows, please.
     GoAway(GoAway),
-    /// Where the sender takes packets.
+    /// Parameters for packets to the sender.
     DatagramOffer(DatagramOffer),
     /// A new flow.
     Open(OpenFrame),
@@ -65,13 +65,13 @@ pub enum SessionFrame {
     Finish(FinishFrame),
     /// The end of a flow.
     Reset(ResetFrame),
-    /// How far a flow's receiver has come.
+    /// Progress of a flow's receiver.
     Ack(FlowAck),
     /// Credit for all flows together.
     TotalCredit(TotalCredit),
     /// A message between the engines.
     Message(MessageFrame),
-    /// How many of them have arrived.
+    /// Acknowledgement of messages.
     MessageAck(MessageAck),
 }
 
@@ -181,8 +181,8 @@ pub(crate) fn frame_length(length: u64) -> Result<usize, SessionError> {
     Ok(length as usize)
 }
 
-/// How many bytes the length takes that `bytes` begin with, and how long the frame behind it is,
-/// there or not; `None` when the length itself is not all there.
+/// Returns the size of the length prefix at the start of `bytes`, and the length of the frame
+/// behind it, whether it is complete or not; `None` when the length itself is incomplete.
 pub(crate) fn next_frame(bytes: &[u8]) -> Option<(usize, u64)> {
     let mut reader = ByteReader::new(bytes);
     let length = reader.varint().ok()?;

@@ -1,4 +1,4 @@
-//! How far a receiver has come: Ack, TotalCredit, and Resume after a change of links.
+//! Progress frames of a receiver: Ack, TotalCredit, and Resume after a change of links.
 
 use vocab::{ByteReader, ByteWriter, FlowId};
 
@@ -17,14 +17,14 @@ pub enum ReceiptState {
     Seen,
 }
 
-/// How far the receiver of one direction has come: `consumed` ≤ `received` ≤ `limit`.
+/// Progress of the receiver of one direction: `consumed` ≤ `received` ≤ `limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowAck {
     /// The flow.
     pub flow: FlowId,
-    /// Everything below this offset has arrived and need not be kept.
+    /// Offset below which everything has arrived and need not be kept.
     pub received: u64,
-    /// Everything below this offset has been restored by the decoder.
+    /// Offset below which the decoder has restored everything.
     pub consumed: u64,
     /// Bytes up to this offset may be sent.
     pub limit: u64,
@@ -42,7 +42,7 @@ pub struct TotalCredit {
 /// One open flow in a [`ResumeFrame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumePosition {
-    /// How far its receiver has come.
+    /// Progress of its receiver.
     pub ack: FlowAck,
     /// Receipt of the peer's Answer.
     pub answer: ReceiptState,
@@ -53,11 +53,11 @@ pub struct ResumePosition {
 pub enum ResumeContinuation {
     /// More follow.
     More,
-    /// This is the last; all other frames may follow it.
+    /// Last frame; all other frames may follow it.
     Last,
 }
 
-/// Where the sender stands at the start of a link.
+/// Positions of the sender at the start of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumeFrame {
     /// Continuation of the Resume frames.

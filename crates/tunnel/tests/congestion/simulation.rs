@@ -124,7 +124,7 @@ struct SimulatedSender {
     back: LinkDirection,
     /// Numbers in the order of their arrival at the receiver.
     received: Vec<u64>,
-    /// How many of them each acknowledgement tells of, and the packet that caused it.
+    /// Count of packets in each acknowledgement, and the packet that caused it.
     acknowledgements: Vec<(usize, u64)>,
     processed: usize,
     received_bytes: u64,

@@ -58,7 +58,7 @@ pub(super) struct LossRound {
     last: LossCounts,
     marked: f64,
     was_excessive: bool,
-    /// Such rounds in a row, although each slowed the sender down, and no queue was seen.
+    /// Consecutive lossy rounds without a queue, although each slowed the sender down.
     pub(super) excessive_rounds: u32,
 }
 
@@ -100,7 +100,7 @@ impl LossRound {
         self.last
     }
 
-    /// The same, with those of the round under way.
+    /// Losses, including those of the present round.
     pub(super) fn losses_so_far(&self) -> LossCounts {
         let mut sum = self.last;
         sum.add(self.now.packets, self.now.lost, self.now.runs);

@@ -14,7 +14,8 @@ const MARGIN: f64 = 0.01;
 const CRUISE_QUEUE: f64 = 0.05;
 const CRUISE_GAIN_IN_QUEUE: f64 = 0.85;
 
-/// The same where packets overtake each other, and a queue is known by the fastest of them.
+/// Limit of the cruise queue on a path that reorders, where the queue is measured by the fastest
+/// packets.
 const CRUISE_QUEUE_REORDERING: f64 = 0.1;
 
 /// Window over BDP in most states (BBR.DefaultCwndGain) and while probing.

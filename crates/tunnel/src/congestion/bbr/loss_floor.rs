@@ -38,18 +38,18 @@
 /// Losses above the floor that mean congestion (draft-ietf-ccwg-bbr, BBR.LossThresh).
 const LOSS_THRESHOLD: f64 = 0.02;
 
-/// How far beyond the expected a count of bursts must be: chance alone exceeds it in 0.1 % of
-/// rounds.
+/// Standard deviations by which the bursts must exceed the expected number: chance alone exceeds it
+/// in 0.1 % of rounds.
 const DEVIATIONS: f64 = 3.0;
 
 /// Bursts beyond the expected ones that make congestion: one is bad luck, with however few packets
 /// in flight. So of many flows in a full queue those with a small share, who meet one loss in a
 /// round where others meet many, keep growing.
 const RUNS_MIN: f64 = 2.0;
-/// The same where there are many packets; the draft asks for six in start-up.
+/// Upper limit of the excess bursts for many packets; the draft requires six in start-up.
 const RUNS_MAX: f64 = 3.0;
 
-/// So much fewer bursts than among others are no chance, in standard deviations.
+/// Standard deviations by which bursts must be fewer to exclude chance.
 const FEWER: f64 = 3.0;
 
 /// Packets that a pool remembers, about: enough to know a floor of 10 % within 0.7 %, little
@@ -73,7 +73,7 @@ pub(super) const FLOOR_MAX: f64 = 0.3;
 /// one. Older packets are not counted.
 const EPOCHS: usize = 16;
 
-/// How fast the packets of an epoch go out, beside what the path carries.
+/// Sending pace of an epoch's packets relative to the path's rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendingPace {
     /// Below it.

@@ -67,7 +67,7 @@ const FLOOR_SHARE: f64 = 0.9;
 /// covers the pacing margin, so the rate never shrinks by itself.
 const SAMPLE_TOLERANCE: f64 = 1.01;
 
-/// Where the controller is in its model's life.
+/// State of the controller's model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BbrState {
     /// Doubles the rate each round until the path is full.
@@ -87,7 +87,7 @@ enum BbrState {
     Up,
     /// Sends little, to see the path's own delay.
     ProbeRtt {
-        /// When it may end; not set until little enough is in flight.
+        /// Time at which it may end; not set until little enough is in flight.
         done_at: Option<Time>,
         /// True after a round has passed since then.
         is_round_done: bool,
@@ -145,7 +145,7 @@ pub(super) struct BbrController {
     has_idled: bool,
     /// True if the window was full at some time in the present round and in the last round.
     filled_window: [bool; 2],
-    /// When the latest packet known to have arrived was acknowledged.
+    /// Time of the latest acknowledgement of a new packet.
     last_acked_at: Time,
 }
 

@@ -51,7 +51,7 @@ const GROWTH_DOUBLINGS: u32 = 30;
 /// Phase of the probe that the present acknowledgements belong to (BBR.ack_phase).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AckPhase {
-    /// Nothing: no probe is under way.
+    /// No probe is in progress.
     None,
     /// They are of packets that fill the path.
     Refilling,

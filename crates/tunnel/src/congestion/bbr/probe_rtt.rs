@@ -7,7 +7,7 @@ use vocab::Time;
 
 use super::{BbrController, BbrState};
 
-/// How long little is in flight, at least (BBR.ProbeRTTDuration).
+/// Minimum time with little in flight (BBR.ProbeRTTDuration).
 const DURATION: Duration = Duration::from_millis(200);
 
 /// Data in flight during ProbeRTT, as a share of the BDP (BBR.ProbeRTTCwndGain).

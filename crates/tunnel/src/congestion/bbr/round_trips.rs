@@ -23,14 +23,15 @@ use super::super::sample::RateBase;
 /// probe that builds less has built no queue.
 pub(super) const FLOOR_QUEUE: f64 = 0.1;
 
-/// For how long a minimum is believed (BBR.MinRTTFilterLen).
+/// Lifetime of a minimum (BBR.MinRTTFilterLen).
 const MINIMUM_LASTS: Duration = Duration::from_secs(10);
 
-/// How long without a sample near the minimum until one is sought (BBR.ProbeRTTInterval).
+/// Time without a sample near the minimum after which it is measured again (BBR.ProbeRTTInterval).
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The same where a deep queue stands: others keep it, who take the place that we leave, and one of BBR
-/// version 1 empties it itself every ten seconds. Less than [`MINIMUM_LASTS`].
+/// Probe interval in a deep queue that other senders keep: they take the capacity that this sender
+/// leaves, and BBR version 1 empties the queue itself every ten seconds. Less than
+/// [`MINIMUM_LASTS`].
 const PROBE_INTERVAL_IN_DEEP_QUEUE: Duration = Duration::from_secs(9);
 
 /// A longer queue, as a share of the round-trip time, is not this sender's alone: its window is twice
@@ -41,7 +42,7 @@ const DEEP_QUEUE: f64 = 1.02;
 /// that arrive within it, or the reverse, are then a few per cent.
 const WINDOW_FLIGHTS: u32 = 2;
 
-/// Where packets overtake each other the base is known no better than this.
+/// Uncertainty of the base on a path that reorders, as a factor.
 const BASE_DOUBT: f64 = 1.3;
 
 /// Spread that counts as wide, as a divisor of the minimum.
@@ -66,10 +67,10 @@ pub(super) struct RoundTrips {
     in_flight_times: InFlightTimes,
 }
 
-/// How long packets count as in flight, on average: by Little's law what must be in flight is the rate
-/// times that. Those that are lost count too, from when they were sent to when that was found out.
+/// Average time that packets are in flight: by Little's law the rate times that must be in flight.
+/// Lost packets count until their loss is detected.
 ///
-/// A queue makes all of them longer. So the least average of the last five to ten seconds counts, each
+/// A queue lengthens all of them. So the least average of the last five to ten seconds counts, each
 /// over a round of packets, as the minimum does for a single packet's round-trip time.
 #[derive(Clone, Copy, Debug)]
 struct InFlightTimes {
@@ -172,8 +173,8 @@ impl RoundTrips {
         !self.spread.is_zero()
     }
 
-    /// By how much more than the base the path may hold: where packets overtake each other the least of
-    /// many averages is below what they usually take.
+    /// Factor by which the path may hold more than the base: on a path that reorders, the least of
+    /// many averages is below the usual one.
     pub(super) fn doubt(&self) -> f64 {
         match (self.minimum, self.base()) {
             // The path cannot hold more than its slowest packets make.
@@ -205,7 +206,7 @@ impl RoundTrips {
         }
     }
 
-    /// In how many rounds a rate sample shows the whole of a change.
+    /// Number of rounds after which a rate sample shows a change completely.
     pub(super) fn rounds_of_rate(&self) -> u32 {
         if self.spread.is_zero() {
             1
@@ -280,8 +281,8 @@ impl RoundTrips {
         }
     }
 
-    /// How long the queue is beyond `reference`, as a share of the base; noise counts as none,
-    /// and where packets overtake each other so does what the fastest of a few of them may take.
+    /// Queue beyond `reference`, as a share of the base. Noise counts as no queue, and on a path
+    /// that reorders so does the delay of the fastest of a few packets.
     pub(super) fn queue_beyond(&self, reference: Duration) -> f64 {
         let (Some(recent), Some(base)) = (self.recent(), self.base()) else {
             return 0.0;
@@ -293,7 +294,7 @@ impl RoundTrips {
         queue.as_secs_f64() / base.as_secs_f64().max(1e-6)
     }
 
-    /// How long the queue is, as a share of the base.
+    /// Queue as a share of the base.
     pub(super) fn queue(&self) -> f64 {
         self.minimum
             .map_or(0.0, |minimum| self.queue_beyond(minimum))
@@ -314,8 +315,8 @@ impl RoundTrips {
     }
 }
 
-/// How far above the minimum a sample may be and still be one: 1/64, as clocks and schedulers of
-/// busy hosts differ, and a quarter of a millisecond.
+/// Tolerance within which a sample counts as the minimum: 1/64, for clocks and schedulers of busy
+/// hosts, and a quarter of a millisecond.
 fn tolerance(minimum: Duration) -> Duration {
     minimum / 64 + Duration::from_micros(250)
 }

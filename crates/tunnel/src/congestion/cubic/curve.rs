@@ -11,7 +11,7 @@ const C: f64 = 0.4;
 /// Share of the window that remains after a congestion event (§4.6).
 const BETA: f64 = super::BETA;
 
-/// Where the window is on its curve.
+/// Position of the window on its curve.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CubicCurve {
     /// The window before the last reduction, bytes (W_max).
@@ -25,7 +25,7 @@ pub(super) struct CubicCurve {
     back_after: f64,
     /// The window that Reno would have, bytes (W_est).
     reno: f64,
-    /// When the flow stopped using its window.
+    /// Time at which the flow stopped using its window.
     paused_at: Option<Time>,
 }
 

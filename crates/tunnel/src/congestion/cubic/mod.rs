@@ -55,14 +55,14 @@ const ANY_FLIGHT: RateBase = RateBase::Flight {
     least: Duration::ZERO,
 };
 
-/// How the window moves.
+/// State of the window.
 #[derive(Clone, Copy, Debug)]
 enum CubicState {
-    /// It grows by what is acknowledged.
+    /// The window grows by the acknowledged bytes.
     SlowStart,
-    /// It grows along the curve.
+    /// The window grows along the curve.
     Avoidance,
-    /// It stays until what was in flight at the loss is accounted for.
+    /// The window is constant until the packets in flight at the loss are acknowledged or lost.
     Recovery {
         /// Packets sent after this moment end it.
         since: Time,

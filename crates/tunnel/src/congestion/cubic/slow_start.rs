@@ -41,7 +41,7 @@ struct ConservativeSlowStart {
 }
 
 impl HyStart {
-    /// By what to divide the growth of slow start.
+    /// Divisor for the growth of slow start.
     pub(super) fn divisor(&self) -> f64 {
         match self.conservative {
             Some(_) => CONSERVATIVE_DIVISOR,

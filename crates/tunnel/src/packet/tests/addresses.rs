@@ -1,4 +1,4 @@
-//! Where packets go: after the peer, never faster than it allows before it has proved itself.
+//! Address tests: packets follow the peer, within the limit for an unvalidated address.
 
 use std::net::SocketAddr;
 use std::time::Duration;

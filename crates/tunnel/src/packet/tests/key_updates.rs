@@ -181,12 +181,12 @@ fn key_update_survives_loss_of_first_packets() {
     assert_eq!(listener.opener.statistics().key_updates, 1);
 }
 
-/// How a step of the property below goes.
+/// Step of the property test below.
 #[derive(Clone, Copy, Debug)]
 struct KeyUpdateStep {
     forward: bool,
     lost: bool,
-    /// In milliseconds; the key is kept for longer.
+    /// Delay in milliseconds; the key is kept for longer.
     delay: u64,
     gap: u64,
 }

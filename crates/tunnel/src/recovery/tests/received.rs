@@ -96,7 +96,8 @@ fn new_reordering_is_acknowledged_at_once_but_rarely() {
     assert_eq!(ranges(&mut receiver, at(70)), [(4, 4), (0, 2)]);
 }
 
-/// Where every second packet is overtaken, each would be news; there, time and number decide.
+/// Every second packet is reordered and would trigger an acknowledgement; time and number decide
+/// instead.
 #[test]
 fn constant_reordering_is_not_acknowledged_at_once() {
     let mut receiver = receiver();

@@ -332,7 +332,7 @@ mod loss {
 mod untimed {
     use super::*;
 
-    /// Nothing waits for what asks for nothing, so nothing but a limit ends the memory of it.
+    /// Packets that ask for no acknowledgement have no timer, so only a limit drops them.
     #[test]
     fn untimed_packets_beyond_the_limit_are_dropped() {
         let mut sender = sender(0);
@@ -381,7 +381,8 @@ mod untimed {
         assert_eq!(sender.reordering(), None);
     }
 
-    /// It is answered like any that asks, and its answer tells how far the peer is.
+    /// The probe is answered like any eliciting packet, and its answer measures the round-trip
+    /// time.
     #[test]
     fn probe_of_an_idle_path_measures_rtt() {
         let mut sender = sender(0);
