@@ -22,7 +22,7 @@ const LANES: usize = 4;
 /// Bytes of each lane. Bytes searched beyond the end of a chunk are wasted work.
 const LANE: usize = 256;
 
-/// Where the current chunk stands.
+/// State of the current chunk.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chunker {
     hash: u64,

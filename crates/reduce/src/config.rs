@@ -44,11 +44,12 @@ pub(crate) const WINDOW_LOG: u32 = 23;
 /// Bulk flows of a node whose literals are coded with a window of earlier ones at most; further
 /// ones go without. Bounds the memory to some 80 MiB.
 pub const MAX_ENCODING_WINDOWS: usize = 8;
-/// The same on the decoding side, for the flows of all peers together; what comes for a further
-/// one is asked for again, and its encoder then goes without. Bounds the memory to some 105 MiB.
+/// Number of windows on the decoding side, for the flows of all peers together. Records of a
+/// further one are requested again, and its encoder then continues without. It bounds the memory to
+/// some 105 MiB.
 pub const MAX_DECODING_WINDOWS: usize = 12;
-/// How long the tail of a bulk transfer waits for the rest of its chunk: less than anyone
-/// notices, longer than the gap between two reads of a busy socket.
+/// Time for which the tail of a bulk transfer waits for the rest of its chunk: too short to notice,
+/// and longer than the gap between two reads of a busy socket.
 pub const TAIL_HOLD: Duration = Duration::from_millis(3);
 /// Payload that has to come in close succession (no gap longer than [`TAIL_HOLD`]) before
 /// references are collected, in bytes: replies of an ordinary size never wait for it.
@@ -106,7 +107,7 @@ pub const MAX_DISK_BACKLOG: usize = 32 * 1024 * 1024;
 pub const SYNC_BYTES: u64 = 8 * 1024 * 1024;
 /// ... or this long after the first byte that is not yet synced.
 pub const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the dictionary leaves the disk alone after a failed write.
+/// Time for which the dictionary does not use the disk after a failed write.
 pub const DISK_RETRY: Duration = Duration::from_secs(10);
 /// Segment files at most, whatever their size: each restart may leave a short one.
 pub const MAX_SEGMENTS: usize = 16 * 1024;
@@ -129,7 +130,7 @@ pub const PINNED_MEMORY_PART: u64 = 4;
 /// chunks go to the other half.
 pub const PINNED_DISK_PART: u64 = 2;
 
-/// How much the dictionary may hold.
+/// Limits of the dictionary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DictionaryConfig {
     /// Bytes of memory for chunks and index together, bookkeeping included; at least 1 MiB is
@@ -155,14 +156,14 @@ impl Default for DictionaryConfig {
 /// Permission to store a flow's payload in the dictionaries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoragePolicy {
-    /// It is chunked, looked up and remembered on both sides.
+    /// Payload is chunked, looked up and stored on both sides.
     #[default]
     Remember,
     /// A policy forbids it: payload is compressed, never looked up and never remembered.
     Never,
 }
 
-/// How one direction of a flow is encoded.
+/// Settings of the encoder of one direction of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncoderConfig {
     /// zstd's level for what no reference covers, 1 to 19; 3 keeps up with 1 Gbit/s on one core.
@@ -188,6 +189,6 @@ impl Default for EncoderConfig {
     }
 }
 
-/// How one direction of a flow is decoded. There is nothing to set yet.
+/// Settings of the decoder of one direction of a flow. There are none yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecoderConfig {}

@@ -50,14 +50,14 @@ const RECORD_START: usize = 10;
 pub enum DecoderOutput {
     /// The next segment, verified.
     Segment(FlowSegment),
-    /// Nothing until more is pushed.
+    /// Waits for more bytes.
     NeedMore,
-    /// Nothing until the dictionary has had a disk completion: poll again after each.
+    /// Waits for a disk completion of the dictionary: poll again after each.
     WaitForDisk,
     /// A request to be carried to the peer's [`crate::FlowEncoder::repair`]; given once. Until its
     /// answer is handed in, [`FlowDecoder::poll`] says [`DecoderOutput::WaitForRepair`].
     NeedRepair(Bytes),
-    /// Nothing until the answer to the repair request is handed in.
+    /// Waits for the answer to the repair request.
     WaitForRepair,
 }
 
@@ -72,7 +72,7 @@ pub struct FlowDecoder {
     input: Bytes,
     /// Bytes of the buffer that `input` is the rest of.
     input_buffer: usize,
-    /// Where in the encoded stream `input` begins.
+    /// Offset of `input` in the encoded stream.
     parsed: u64,
     records: VecDeque<PendingRecord>,
     /// Bytes that `records` take together.
@@ -81,7 +81,7 @@ pub struct FlowDecoder {
     unread: usize,
     outlook: RepairOutlook,
     ready: VecDeque<FlowSegment>,
-    /// Where the record whose segments are in `ready` ended.
+    /// End of the record whose segments are in `ready`.
     delivered: u64,
     consumed: u64,
     /// The payload chunk that is not whole yet.

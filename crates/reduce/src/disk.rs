@@ -36,7 +36,7 @@ pub enum DiskOperation {
     Read {
         /// The segment's number.
         segment: u32,
-        /// Where to start, in bytes from the start of the file.
+        /// Start offset in the file, in bytes.
         offset: u64,
         /// Bytes wanted, at most [`crate::MAX_DISK_READ`].
         length: u32,
@@ -48,7 +48,7 @@ pub enum DiskOperation {
     Append {
         /// The segment's number.
         segment: u32,
-        /// Where the bytes go, in bytes from the start of the file.
+        /// Offset in the file, in bytes.
         offset: u64,
         /// Bytes to write, at most [`crate::MAX_DISK_APPEND`].
         bytes: Bytes,
@@ -90,7 +90,7 @@ pub enum DiskAnswer {
     Segments(Vec<SegmentListing>),
     /// The bytes read.
     Bytes(Bytes),
-    /// It is done.
+    /// The operation is complete.
     Done,
 }
 

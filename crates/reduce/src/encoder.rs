@@ -135,7 +135,7 @@ pub struct FlowEncoder {
 enum QueuedSegment {
     /// Bytes from the chunks.
     Payload(usize),
-    /// These bytes, which belong to no chunk.
+    /// Bytes that belong to no chunk.
     Aside(SegmentKind, Bytes),
 }
 
@@ -247,7 +247,7 @@ impl FlowEncoder {
         }
     }
 
-    /// Nothing more will be pushed: hold nothing back, and remember the last chunk as it is.
+    /// Ends the input: nothing is held back, and the last chunk is stored as it is.
     pub fn finish(&mut self) {
         self.is_finished = true;
         self.hold_until = None;
@@ -327,8 +327,8 @@ impl FlowEncoder {
         (!rest.is_empty()).then_some(rest)
     }
 
-    /// When a held tail must go out: call [`Self::poll_encoded`] then, even with a `max` of zero
-    /// when nothing can be sent, which stops the timer.
+    /// Returns the time at which a held tail must be sent. Call [`Self::poll_encoded`] then, even
+    /// with a `max` of zero when nothing can be sent, which stops the timer.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let collecting = self.collecting.as_ref();

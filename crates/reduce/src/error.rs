@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Why an encoded stream, a repair request or a repair answer cannot be used.
+/// Error in an encoded stream, a repair request or a repair answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ReductionError {
     /// The bytes are not what the format says.

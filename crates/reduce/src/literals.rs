@@ -63,7 +63,7 @@ pub(crate) struct LiteralCodec {
     pub(crate) coded: Vec<u8>,
 }
 
-/// How a block of literals was coded.
+/// Coding of a block of literals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockCoding {
     /// As they are.

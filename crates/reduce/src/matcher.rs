@@ -55,7 +55,7 @@ pub(crate) struct WindowMatcher {
 
 /// Match selected so far.
 struct SelectedMatch {
-    /// Where the last sequence ends.
+    /// End of the last sequence.
     done: i32,
     /// The match that is not yet a sequence, because it may be cut short.
     start: i32,
@@ -169,7 +169,7 @@ impl SelectedMatch {
     }
 }
 
-/// How many bytes from `at` on agree with those `offset` further back.
+/// Returns the number of bytes from `at` on that equal those `offset` further back.
 fn agreeing_after(history: &[u8], at: usize, offset: usize) -> usize {
     let mut end = at;
     while end + AHEAD <= history.len() {
@@ -183,7 +183,8 @@ fn agreeing_after(history: &[u8], at: usize, offset: usize) -> usize {
     end - at + pairs.take_while(|(one, other)| one == other).count()
 }
 
-/// How many bytes before `at`, and not before `least`, agree with those `offset` further back.
+/// Returns the number of bytes before `at`, and not before `least`, that equal those `offset`
+/// further back.
 fn agreeing_before(history: &[u8], least: usize, at: usize, offset: usize) -> usize {
     let here = history.get(least..at).unwrap_or_default().iter().rev();
     let there = history[..at - offset].iter().rev();

@@ -75,7 +75,7 @@ pub(crate) enum RecordOperation {
     },
 }
 
-/// How far a copy goes.
+/// Extent of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyExtent {
     /// Number of bytes; the source continues after them.
@@ -87,7 +87,7 @@ pub(crate) enum CopyExtent {
 /// Some of a record's sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SourceGroup {
-    /// These.
+    /// Sources by key.
     Listed(Vec<ChunkKey>),
     /// The first one and those that followed it, each after the other, by the dictionary's
     /// links; the digest of their keys shows whether both sides' links agree.
@@ -98,7 +98,7 @@ pub(crate) enum SourceGroup {
     },
 }
 
-/// How the literals are coded.
+/// Coding of the literals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LiteralEncoding {
     Stored,
@@ -123,7 +123,7 @@ pub(crate) struct ParsedRecord {
     pub(crate) operations: Vec<RecordOperation>,
 }
 
-/// Where in the sources the last operation ended.
+/// Position in the sources at the end of the last operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct SourceCursor {
     source: usize,
@@ -140,7 +140,7 @@ pub(crate) fn digest_of(keys: impl Iterator<Item = ChunkKey>) -> u32 {
 }
 
 impl SourceGroup {
-    /// How many sources it names.
+    /// Returns the number of sources in the group.
     pub(crate) fn len(&self) -> usize {
         match self {
             SourceGroup::Listed(keys) => keys.len(),
@@ -150,7 +150,7 @@ impl SourceGroup {
 }
 
 impl RecordOperation {
-    /// How many of the literals it takes, if it takes from there.
+    /// Returns the number of literals that the operation takes, if any.
     pub(crate) fn literal_length(&self) -> Option<usize> {
         match self {
             RecordOperation::Literal { length, .. } | RecordOperation::Aside { length, .. } => {
@@ -484,7 +484,7 @@ fn parse_operations(
 }
 
 impl SourceCursor {
-    /// Where it stands after a copy that began at it.
+    /// Returns the position after a copy that begins here.
     fn after(self, extent: CopyExtent) -> Self {
         match extent {
             CopyExtent::Bytes(length) => Self {

@@ -41,7 +41,7 @@ pub enum RepairScope {
 /// A decoder's wish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairRequest {
-    /// Where the record starts in the flow's encoded stream, in bytes.
+    /// Start of the record in the flow's encoded stream, in bytes.
     pub record_start: u64,
     /// Requested part of the record.
     pub scope: RepairScope,

@@ -290,9 +290,9 @@ pub enum ForgedOperation {
     PartOfSource {
         /// Number of the source.
         source: usize,
-        /// Where in it they begin.
+        /// Offset in the source.
         offset: usize,
-        /// How many.
+        /// Number of bytes.
         length: usize,
     },
 }

@@ -20,7 +20,7 @@ fn roomy() -> DictionaryConfig {
     config(32, 64, ByteCount::mebibytes(4))
 }
 
-/// The same disk under a dictionary that starts afresh, as after kill -9.
+/// Starts a new dictionary over the same disk, as after kill -9.
 fn restarted(side: &TestSide, seed: u64) -> TestSide {
     TestSide::with(seed, side.config, side.disk.clone())
 }

@@ -58,7 +58,7 @@ fn send_at_once(near: &mut TestSide, far: &mut TestSide, file: &Bytes) -> Repair
     cost
 }
 
-/// Everything that the decoder asks for before it hears anything.
+/// Returns all requests of the decoder before it gets an answer.
 fn requests(flow: &mut TestFlow, far: &mut TestSide, cost: &mut RepairCost) -> Vec<Bytes> {
     let mut requests = Vec::new();
     loop {

@@ -9,7 +9,7 @@ use vocab::ByteReader;
 use crate::config::MAX_CONTENT_REFERENCES;
 use crate::fingerprint::Fingerprint;
 
-/// How a serialised handle begins.
+/// First bytes of a serialised handle.
 const MAGIC: [u8; 3] = *b"TLC";
 /// The version of the format that is written and read here.
 const VERSION: u8 = 1;
@@ -36,7 +36,7 @@ pub struct ContentHandle {
     serialised: Bytes,
 }
 
-/// Why bytes are not a handle that can be used.
+/// Reason why bytes are not a usable handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HandleError {
     /// They are not what the format says.
@@ -56,7 +56,7 @@ pub(crate) struct BodyReference {
     pub(crate) fingerprint: Fingerprint,
     /// Bytes of the chunk, from 1 to [`crate::MAX_CHUNK`].
     pub(crate) length: usize,
-    /// From 1 to [`MAX_REPEATS`].
+    /// Number of repetitions, from 1 to [`MAX_REPEATS`].
     pub(crate) repeats: u32,
 }
 

@@ -24,18 +24,18 @@ use crate::fingerprint::Fingerprint;
 pub enum ContentRead {
     /// The next bytes of the range, verified.
     Piece(Bytes),
-    /// Nothing until the dictionary has had a disk completion: poll again after each.
+    /// Waits for a disk completion of the dictionary: poll again after each.
     WaitForDisk,
-    /// All of the range was delivered.
+    /// The whole range was delivered.
     Done,
     /// The rest cannot be had.
     Gone(ContentUnavailable),
 }
 
-/// Why a body, or the rest of it, cannot be had.
+/// Reason why a body, or the rest of it, is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentUnavailable {
-    /// It is no longer there: it was evicted, cleared or damaged. The handle is of no use any more.
+    /// The body was evicted, cleared or damaged. The handle is no longer usable.
     Gone,
     /// The dictionary is still reading its disk, and may find it.
     NotYet,

@@ -22,7 +22,7 @@ struct TestStore {
     now: Time,
 }
 
-/// How a read ended, and the bytes that it brought.
+/// Result of a read, and its bytes.
 #[derive(Debug, PartialEq, Eq)]
 struct ReadOutcome {
     bytes: Vec<u8>,

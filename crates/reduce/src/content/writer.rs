@@ -17,10 +17,10 @@ use crate::chunker::Chunker;
 use crate::dictionary::{Dictionary, InsertOutcome};
 use crate::fingerprint::Fingerprint;
 
-/// Why a body cannot be stored.
+/// Reason why a body cannot be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum StoreError {
-    /// It is of more chunks than a handle may name.
+    /// The body has more chunks than a handle may name.
     #[error("the body has more than {} chunks", crate::MAX_CONTENT_REFERENCES)]
     TooLong,
     /// A chunk of the body has the same key as another chunk.

@@ -227,7 +227,7 @@ impl SharedNode {
         assert_eq!(outcomes[0], outcomes[1], "{when}");
     }
 
-    /// The same records do resolve for the peer whose chunks they name.
+    /// Checks that the same records resolve for the peer whose chunks they name.
     fn assert_owner_reads_chunks(&mut self, when: &str) {
         for (name, record) in attacks(&AttackTarget::there()) {
             let outcome = self.outcome(OWNER, &record);

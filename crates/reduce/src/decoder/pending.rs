@@ -45,7 +45,7 @@ pub(super) struct PendingRecord {
     windowed: Option<Option<Bytes>>,
     repair: RepairState,
     partial_repairs: usize,
-    /// It was looked through while another record waited, and nothing new is known since.
+    /// True if it was searched while another record waited, and nothing has changed since.
     is_looked_through: bool,
 }
 
@@ -74,7 +74,7 @@ struct RecordSource {
     state: SourceState,
 }
 
-/// Where a source's bytes are to come from.
+/// State of a source's bytes.
 #[derive(Clone, Debug)]
 enum SourceState {
     /// Not looked for yet, or not found when looked for early.
@@ -85,7 +85,7 @@ enum SourceState {
     Missing,
 }
 
-/// How far a record's repair has come.
+/// State of a record's repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum RepairState {
     None,
@@ -106,7 +106,7 @@ pub(super) enum DeliveryAttempt {
 /// A record's raw bytes, found right by its check: only [`PendingRecord::verify`] makes one.
 pub(super) struct VerifiedRecord {
     pub(super) raw: Bytes,
-    /// How many of them each operation gave.
+    /// Number of raw bytes of each operation.
     pub(super) lengths: Vec<usize>,
     /// For each operation that took a whole chunk from the dictionary, the chunk.
     pub(super) chunks: Vec<ChunkKey>,

@@ -1,11 +1,12 @@
-//! Where the anchors of chunks are: a table of fixed size in which newer ones displace older.
+//! Table of the chunks' anchors, of fixed size, in which newer ones displace older ones.
 //!
 //! ```text
 //! hash ─► slot: owner (32 bits) │ tag (16 bits) │ position (16 bits)
 //! owner ─► key of the chunk, in a ring of the last chunks that were taken in
 //! ```
-//! An answer is a guess: the caller compares the bytes. Nothing is ever taken out; what belongs
-//! to a chunk that has left the ring, or the dictionary, is found to be stale when it is met.
+//!
+//! A result is a guess: the caller compares the bytes. Nothing is ever removed; anchors of a chunk
+//! that has left the ring, or the dictionary, are recognised as stale when they are found.
 
 use crate::anchor::ChunkAnchor;
 use crate::fingerprint::ChunkKey;
@@ -57,7 +58,7 @@ impl AnchorTable {
         }
     }
 
-    /// Where these bytes may be: the chunk, and bytes from its start.
+    /// Returns a possible location of these bytes: the chunk, and the offset in it.
     pub(super) fn find(&self, hash: u64, salt: u64) -> Option<(ChunkKey, usize)> {
         let hash = hash ^ salt;
         let slot = self.slots[self.slot(hash)];
@@ -75,8 +76,8 @@ impl AnchorTable {
         self.owners.fill(0);
     }
 
-    /// By the highest bits, which leave those anchors together that are kept of data that compresses well:
-    /// they take few pages, and few lines of the caches.
+    /// Returns the slot of a hash by its highest bits, which groups the anchors kept of
+    /// compressible data: they use few pages and cache lines.
     fn slot(&self, hash: u64) -> usize {
         (hash >> (u64::BITS - self.slots.len().ilog2())) as usize
     }

@@ -50,7 +50,7 @@ pub(super) struct PeerLine {
     pub(super) generation: [u8; 16],
 }
 
-/// All of it, opened.
+/// Contents of a segment, decrypted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SegmentContents {
     pub(super) peers: Vec<PeerLine>,
@@ -63,7 +63,7 @@ pub(super) struct SegmentContents {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct EncodedFacts(Vec<u8>);
 
-/// Where the contents of a segment are, and whose they are.
+/// Trailer of a segment: the location and the name of its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentTrailer {
     pub(super) name: SegmentName,

@@ -35,7 +35,7 @@ struct SampleLog {
 struct LoggedChunk {
     bytes: Vec<u8>,
     segment: u32,
-    /// Where its record is.
+    /// Position of its record.
     record: Range<usize>,
     /// True if the peer was ever recorded as holding it.
     was_held: bool,
@@ -103,7 +103,7 @@ impl SampleLog {
         sample
     }
 
-    /// The same after another start, which gives the second segment its contents.
+    /// Makes the same sample after another start, which gives the second segment its contents.
     fn ended() -> Self {
         let mut sample = Self::new();
         started(5, &mut sample.disk);

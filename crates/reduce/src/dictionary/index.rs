@@ -53,7 +53,7 @@ const FIRST_SEGMENT: u16 = 3;
 /// included.
 pub(super) const ENTRY_MEMORY: usize = size_of::<IndexEntry>() + 4 / LOAD + 4;
 
-/// Where an entry is; good until the entry is removed.
+/// Slot of an entry, valid until the entry is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntrySlot(u32);
 
@@ -122,7 +122,7 @@ impl ChunkPeers {
         }
     }
 
-    /// These peers turned out not to hold it. They may refer to it as before.
+    /// Removes peers that turned out not to hold it. They may refer to it as before.
     pub(super) fn without_holder(self, peers: u64) -> Self {
         Self {
             holders: self.holders & !peers,
@@ -201,7 +201,7 @@ pub(super) struct ChunkIndex {
     swept: Vec<u32>,
     /// Slots that became free since.
     freed: Vec<u32>,
-    /// How far the pass is.
+    /// Position of the sweep.
     hand: u32,
 }
 
@@ -330,7 +330,7 @@ impl ChunkIndex {
         self.entry_mut(slot.0).peers = number;
     }
 
-    /// These peers hold nothing any more, as far as is known.
+    /// Forgets all holdings of these peers.
     pub(super) fn forget_holders(&mut self, peers: u64) {
         self.sets.forget_holders(peers);
     }
@@ -709,7 +709,7 @@ mod tests {
         assert_eq!(index.next_for(10, other), 12);
     }
 
-    /// The same as [`ChunkIndex`], in the simplest form.
+    /// Reference model of [`ChunkIndex`], in the simplest form.
     #[derive(Default)]
     struct IndexModel {
         entries: BTreeMap<ChunkKey, ModelEntry>,

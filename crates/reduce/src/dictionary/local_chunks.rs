@@ -10,9 +10,9 @@ use crate::fingerprint::Fingerprint;
 /// Result of storing a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InsertOutcome {
-    /// It was there.
+    /// The chunk was already stored.
     Here,
-    /// It was not and is now.
+    /// The chunk was added.
     Added,
     /// Another chunk has its key.
     Refused,

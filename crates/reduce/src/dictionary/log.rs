@@ -60,7 +60,7 @@ const LEAST_SEGMENTS: u64 = 4;
 pub(super) struct DiskLog {
     /// Bytes on disk at most; zero: there is no disk tier.
     pub(super) cap: u64,
-    /// Without one there is no disk tier.
+    /// Key of the disk tier; without one there is no disk tier.
     pub(super) key: Option<DictionaryKey>,
     /// Keys that seal the records of the most recently used segments.
     seals: VecDeque<(SegmentName, Arc<SealKey>)>,
@@ -82,7 +82,7 @@ pub(super) struct DiskLog {
     queue: VecDeque<Fingerprint>,
     queue_bytes: usize,
     appending: AppendState,
-    /// When the last append was asked for.
+    /// Time of the last append request.
     appended_at: Option<Time>,
     /// Bytes of chunks that do not wait for more of them.
     gathered: usize,
@@ -96,13 +96,13 @@ pub(super) struct DiskLog {
     now: Time,
 }
 
-/// How far the disk tier is.
+/// State of the disk tier.
 pub(super) enum LogState {
     /// [`Dictionary::open`] has not been called.
     Closed,
     Recovering(Box<LogRecovery>),
     Ready,
-    /// It could not even be listed: memory only, until the next start.
+    /// The directory could not be listed: memory only, until the next start.
     Failed,
 }
 
@@ -136,7 +136,7 @@ struct ActiveSegment {
     announced: usize,
     /// Facts on peers' holdings that were written in the segment.
     facts: EncodedFacts,
-    /// Nothing more is to be appended, for the disk could not keep what was.
+    /// True if nothing more is appended because of a disk error.
     ends: bool,
 }
 
@@ -468,7 +468,7 @@ impl Dictionary {
         self.keep_within_memory();
     }
 
-    /// When [`Self::handle_timeout`] wants to be called (syncs, retries).
+    /// Returns the time at which to call [`Self::handle_timeout`] (syncs, retries).
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let sync = self.log.dirty_since.map(|since| since + SYNC_INTERVAL);
@@ -606,7 +606,7 @@ impl Dictionary {
         }
     }
 
-    /// There is no disk after all: what waits for it stays in memory only.
+    /// Drops the disk queue because there is no disk; its chunks stay in memory only.
     pub(super) fn abandon_queue(&mut self) {
         for fingerprint in std::mem::take(&mut self.log.queue) {
             self.statistics.unwritten_chunks += 1;

@@ -28,9 +28,9 @@ struct ResidentChunk {
 /// Eviction status of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EvictionStatus {
-    /// It may go.
+    /// The chunk may be evicted.
     Free,
-    /// It has to stay: it is still to be written, or is being read and would be lost.
+    /// The chunk must stay: it has not been written, or is being read and would be lost.
     Pinned,
 }
 

@@ -127,7 +127,7 @@ pub struct DictionaryStatistics {
     pub unwritten_chunks: u64,
 }
 
-/// Everything remembered, for all peers and flows.
+/// Dictionary of all peers' and flows' chunks.
 pub struct Dictionary {
     config: DictionaryConfig,
     random: SeededRandom,
@@ -156,7 +156,7 @@ struct TrackedPeer {
     has_announced: bool,
 }
 
-/// Where a chunk is on disk.
+/// Location of a chunk on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DiskLocation {
     /// In memory only.
@@ -201,9 +201,9 @@ impl FetchTicket {
 pub(crate) enum FetchResult {
     /// The chunk.
     Ready(Bytes),
-    /// It is being read.
+    /// The chunk is being read.
     Reading(FetchTicket),
-    /// It is not here.
+    /// The chunk is not in the dictionary.
     Missing,
 }
 

@@ -33,14 +33,14 @@ pub enum PinPurpose {
     Keeping,
 }
 
-/// How far a body is pinned.
+/// Progress of pinning a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinState {
     /// [`Dictionary::pin_more`] is to be called again.
     Unfinished,
-    /// All of it is here and pinned.
+    /// The whole body is stored and pinned.
     Pinned,
-    /// There was no room for all of it; the rest may be evicted.
+    /// The limit was reached; the rest of the body may be evicted.
     NoRoom,
     /// A chunk of it is not here.
     Missing,
@@ -60,7 +60,7 @@ struct PinName {
     purpose: PinPurpose,
 }
 
-/// All of them.
+/// Pinned bodies by name.
 #[derive(Debug, Default)]
 pub(super) struct PinnedBodies(BTreeMap<PinName, PinnedBody>);
 

@@ -31,7 +31,7 @@ const LIKELY_CONTENTS: u64 = 224 * 1024;
 /// Segments whose contents are read at the same time, so that the disk does not wait for us.
 const CONTENTS_AHEAD: usize = 8;
 
-/// How far recovery has come.
+/// Progress of recovery.
 pub(super) struct LogRecovery {
     phase: RecoveryPhase,
     adopt: GenerationSource,
@@ -53,7 +53,7 @@ struct ScanProgress {
     buffer: BytesMut,
     /// Bytes of the segment up to the front of `buffer`.
     valid: u64,
-    /// Where the next read starts.
+    /// Start of the next read.
     offset: u64,
     facts: EncodedFacts,
 }
@@ -77,7 +77,7 @@ enum GenerationSource {
     Ours,
 }
 
-/// How the reading of a segment's records ended.
+/// Result of reading a segment's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ScanResult {
     /// At its end, or where no further record could be found.

@@ -46,8 +46,8 @@ pub(super) enum LogRecord<'a> {
         previous: ChunkKey,
         bytes: &'a [u8],
     },
-    /// From here on in this segment, `slot` means `node`, whose dictionary is of this generation;
-    /// zeros if it has not said.
+    /// Assigns `slot` to `node` from here on in this segment, with the generation of its
+    /// dictionary; zeros if unknown.
     Peer {
         slot: u8,
         node: NodeId,
@@ -57,7 +57,7 @@ pub(super) enum LogRecord<'a> {
     Held { slot: u8, keys: Vec<ChunkKey> },
     /// The peer turned out not to hold these.
     Lacking { slot: u8, keys: Vec<ChunkKey> },
-    /// Nothing is known of the peer any more.
+    /// The peer's holdings are forgotten.
     Forget { slot: u8 },
 }
 
@@ -83,7 +83,7 @@ pub(super) enum HeaderKind {
     OtherVersion,
     /// Looks like a head, and was not written under this key (or was damaged).
     OtherKey,
-    /// Nothing of ours.
+    /// Foreign file.
     Foreign,
 }
 

@@ -28,16 +28,16 @@ struct SurvivalSimulation {
     disk: PowerLossDisk,
     dictionary: Dictionary,
     now: Time,
-    /// Everything that was ever put in.
+    /// All chunks ever stored.
     chunks: BTreeMap<ChunkKey, Vec<u8>>,
     keys: Vec<ChunkKey>,
-    /// In which segment a chunk has been synced.
+    /// Segment in which a chunk was synced.
     synced: BTreeMap<ChunkKey, u32>,
-    /// In which segment a chunk was when the process was killed.
+    /// Segment of a chunk when the process was killed.
     written: BTreeMap<ChunkKey, u32>,
     /// Chunks that each peer was ever said to hold.
     held: BTreeSet<(u8, ChunkKey)>,
-    /// How far each segment, under each salt, was ever sealed.
+    /// Largest sealed offset of each segment under each salt.
     sealed: BTreeMap<(u32, Vec<u8>), u64>,
     /// Bytes that were on disk when this life began.
     found: u64,
@@ -206,7 +206,7 @@ impl SurvivalSimulation {
         true
     }
 
-    /// Nothing but contents, which have a salt of their own, may go where something went before.
+    /// Checks that only contents, which have their own salt, are written to an offset again.
     fn note_sealing(&mut self, operation: &DiskOperation) {
         let DiskOperation::Append {
             segment,
@@ -281,7 +281,7 @@ impl SurvivalSimulation {
         }
     }
 
-    /// Everything that should be there is, and is right.
+    /// Checks that all expected chunks are there and right.
     fn check(&mut self) {
         self.recover();
         for (key, _) in self.synced.clone() {

@@ -59,7 +59,7 @@ enum TrafficStep {
     Finish {
         flow: usize,
     },
-    /// So much is encoded, and is now under way.
+    /// Data is encoded, and is now in flight.
     Encode {
         flow: usize,
         most: usize,
@@ -112,11 +112,11 @@ enum TrafficStep {
 /// State of the disk that a node finds when it starts again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DiskAfterRestart {
-    /// Everything that was written.
+    /// All written data.
     Written,
     /// The state after a loss of power.
     Synced,
-    /// Nothing.
+    /// No data.
     Nothing,
     /// The state at the time of the copy.
     Older,
@@ -134,12 +134,12 @@ struct HostData {
     edited_every: usize,
 }
 
-/// How much there is room for.
+/// Room for chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StorageRoom {
     /// Much is evicted.
     Little,
-    /// Nothing is.
+    /// No limit is reached.
     Plenty,
 }
 
@@ -153,7 +153,7 @@ struct TrafficSimulation {
     told: [Option<[u8; 16]>; 2],
     /// All chunks of payload that may be stored.
     chunks: BTreeMap<ChunkKey, Bytes>,
-    /// Those of payload that may not, and was not sent otherwise.
+    /// Chunks of payload that may not be stored, and that was not sent otherwise.
     unstorable: BTreeSet<ChunkKey>,
     /// Something has happened after which repairs are asked for.
     something_was_lost: bool,
@@ -183,7 +183,7 @@ struct TrafficSide {
     is_purging: bool,
 }
 
-/// Where chunks are on a disk.
+/// Locations of chunks on a disk.
 #[derive(Clone, Debug, Default)]
 struct DiskPlacement {
     /// The segment, and since when at the latest; `None` when a failed request may have delayed it.
@@ -700,7 +700,7 @@ impl TrafficSimulation {
         was_told
     }
 
-    /// Everything that was sent arrives.
+    /// Checks that all sent bytes arrive.
     fn end_flow(&mut self, number: usize) {
         self.finish(number);
         for _ in 0..MOST_TURNS {

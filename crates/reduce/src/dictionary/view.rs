@@ -38,7 +38,7 @@ pub(crate) struct ReadableChunk(KnownChunk);
 pub(crate) struct FlowChunks {
     /// The second half of what identifies each.
     checks: BTreeMap<ChunkKey, u64>,
-    /// In the order of their arrival.
+    /// Keys in the order of their arrival.
     order: VecDeque<ChunkKey>,
 }
 

@@ -19,7 +19,7 @@ pub(super) struct OutgoingChunk {
     pub(super) plan: Option<ChunkPlan>,
 }
 
-/// How a chunk travels.
+/// Plan for sending a chunk.
 pub(super) enum ChunkPlan {
     /// As one reference, or copies of the same chunk.
     Refer,

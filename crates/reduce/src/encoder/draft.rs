@@ -83,14 +83,14 @@ pub(super) struct FinishedRecord {
     pub(super) bytes: Bytes,
     /// The raw bytes, a piece for each operation.
     pub(super) pieces: Vec<Bytes>,
-    /// It needs nothing that the peer might lack.
+    /// True if it needs nothing that the peer might lack.
     pub(super) stands_alone: bool,
     pub(super) raw_length: usize,
     /// Raw bytes that the dictionary holds as well.
     pub(super) shared_length: usize,
     pub(super) references: Vec<DraftReference>,
     pub(super) sources: Vec<ChunkKey>,
-    /// How many sources each group names.
+    /// Number of sources in each group.
     pub(super) groups: Vec<usize>,
     pub(super) ended: Vec<(ChunkKey, u64)>,
     pub(super) new_to_peer: Vec<(ChunkKey, u64)>,

@@ -59,7 +59,7 @@ pub(super) struct ChunkPosition {
     pub(super) offset: usize,
 }
 
-/// Where in the old stream the new one seems to be.
+/// Position in the old stream that corresponds to the new one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StreamCursor {
     place: Option<ChunkPosition>,
@@ -73,14 +73,14 @@ pub(super) struct StreamCursor {
     searched: ChunkKey,
 }
 
-/// How some bytes of a chunk travel.
+/// Piece of a chunk: a literal or a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkPiece {
     Literal(usize),
     Copy {
         from: ChunkPosition,
         length: usize,
-        /// It reaches the old chunk's end.
+        /// True if it reaches the old chunk's end.
         to_end: bool,
     },
 }
@@ -344,7 +344,7 @@ impl PeerHoldings<'_> {
     }
 }
 
-/// How far `new` agrees from `at` on with the old stream from `place` on.
+/// Returns the number of equal bytes of `new` from `at` on and of the old stream from `place` on.
 fn forward(held: &mut PeerHoldings<'_>, new: &[u8], at: usize, place: ChunkPosition) -> FoundMatch {
     let mut found = FoundMatch {
         start: at,

@@ -10,20 +10,20 @@ use crate::fingerprint::ChunkKey;
 pub(super) struct RetainedRecord {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// How often a repair of it was asked for.
+    /// Number of repair requests for it.
     pub(super) repairs: usize,
     /// The raw bytes, a piece for each operation; `None` where nothing can be missing at the peer,
     /// because the record refers to nothing.
     pub(super) pieces: Option<Vec<Bytes>>,
     /// Bytes of memory that it takes beside them, about.
     pub(super) overhead: usize,
-    /// How many of them count as kept here.
+    /// Bytes of them that count as kept here.
     pub(super) own_length: usize,
     /// For the others.
     pub(super) _loan: Option<MemoryLoan>,
     pub(super) references: Vec<DraftReference>,
     pub(super) sources: Vec<ChunkKey>,
-    /// How many sources each of its groups names.
+    /// Number of sources in each of its groups.
     pub(super) groups: Vec<usize>,
     pub(super) ended: Vec<(ChunkKey, u64)>,
 }

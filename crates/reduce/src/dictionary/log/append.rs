@@ -22,7 +22,7 @@ use crate::fingerprint::{ChunkKey, Fingerprint};
 
 /// An append in the making.
 struct PendingAppend {
-    /// Where in the segment it is to go.
+    /// Offset in the segment.
     start: u64,
     memory: BytesMut,
     /// Bytes of the memory before its own, so that those stand there as they will in the file.
@@ -30,7 +30,7 @@ struct PendingAppend {
 }
 
 impl PendingAppend {
-    /// Where in the segment it ends so far.
+    /// Returns its present end in the segment.
     fn end(&self) -> u64 {
         self.start + (self.memory.len() - self.front) as u64
     }
