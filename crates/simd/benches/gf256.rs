@@ -1,7 +1,7 @@
-//! How many bytes of sources a second each kernel takes, on one core.
+//! Throughput of each kernel on one core, in bytes of sources per second.
 //!
-//! `code 20+4` is what an encoder of 4 repair symbols over 20 sources of 1,216 bytes costs, in bytes
-//! of the sources: each source is read four times.
+//! `code 20+4` is the cost of an encoder of 4 repair symbols over 20 sources of 1,216 bytes, in
+//! bytes of the sources: each source is read four times.
 
 #![allow(missing_docs)]
 

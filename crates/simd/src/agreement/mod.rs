@@ -1,11 +1,12 @@
-//! How many bytes agree from two places on.
+//! Count of equal bytes from two places on.
 //!
 //! ```text
 //!  … s e l f . n e x t ( ) ;     one
 //!  … s e l f . n e w ( ) ; }     other
 //!              │ ahead ►         2 (of 32 at most)
 //! ```
-//! Compared are as many bytes as there may be answers, without a branch that depends on them.
+//!
+//! The comparison always covers the longest possible result, without a data-dependent branch.
 
 mod portable;
 #[cfg(test)]
@@ -24,10 +25,10 @@ const LANES: usize = 16;
 /// Bytes that [`ahead`] compares.
 pub const AHEAD: usize = 2 * LANES;
 
-/// How many of the [`AHEAD`] bytes from these two places on agree before one differs.
+/// Returns the number of equal bytes from these two places on, up to [`AHEAD`].
 ///
 /// # Panics
-/// When there are not as many.
+/// When fewer than [`AHEAD`] bytes follow either place.
 #[inline]
 #[must_use]
 pub fn ahead(bytes: &[u8], one: usize, other: usize) -> u32 {

@@ -9,7 +9,7 @@ pub(super) const ROOM: usize = MOST + 16;
 
 /// The places that are worked on.
 pub struct RepeatBatch {
-    /// Those that were looked up last, and those of the batch before.
+    /// Places looked up last, and those of the batch before.
     listed: [ListedPlaces; 2],
     last: usize,
     short: TableLookups,
@@ -21,12 +21,12 @@ pub struct RepeatBatch {
     repeats: RepeatMatches,
 }
 
-/// How far the repeats go that were found since the last batch without places.
+/// Reach of the repeats that were found since the last batch without places.
 #[derive(Clone, Copy, Default)]
 pub(super) struct RepeatReach {
-    /// Where the furthest ends.
+    /// End of the furthest repeat.
     pub(super) most: u32,
-    /// Where those end at least that become sequences.
+    /// Smallest end of a repeat that becomes a sequence.
     pub(super) least: u32,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct ListedPlaces {
     pub(super) count: usize,
     /// Each is greater than the one before.
     pub(super) places: [u32; ROOM],
-    /// Where the same bytes may stand; [`super::BEHIND`] for nowhere.
+    /// Places that may have the same bytes; [`super::BEHIND`] for none.
     pub(super) candidates: [u32; ROOM],
 }
 
@@ -62,7 +62,7 @@ pub struct RepeatMatches {
 pub struct RepeatMatch {
     /// The place.
     pub at: u32,
-    /// How far before it the same bytes stand.
+    /// Distance back to the same bytes.
     pub offset: u32,
     /// Bytes from there on that agree, [`super::AHEAD`] at most.
     pub ahead: u32,
@@ -141,7 +141,7 @@ impl RepeatBatch {
 }
 
 impl RepeatMatches {
-    /// How many there are.
+    /// Returns the number of repeats.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count

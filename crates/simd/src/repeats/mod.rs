@@ -1,12 +1,13 @@
-//! Where the bytes at some places of a text stood before, and how far they agree.
+//! Repeats: earlier occurrences of the bytes at some places of a text, and their length.
 //!
 //! ```text
 //!  places ─► hashes of 12, 8 and 4 bytes ─► three tables: the latest place with the same
 //!         ─► candidates, whose bytes are fetched ─► how many bytes agree there, a batch later
 //!         ─► those that reach further than others by what a sequence costs
 //! ```
-//! Many places are worked on at once, in steps that are loops without branches that depend on data: the waits
-//! for memory overlap, and vectors do several places at a time.
+//!
+//! Many places are processed at once, in steps that are loops without data-dependent branches:
+//! memory latencies overlap, and vectors process several places at a time.
 
 mod batch;
 mod kernel;

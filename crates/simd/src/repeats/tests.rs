@@ -14,7 +14,7 @@ fn marks(places: &[usize], base: usize, words: usize) -> Vec<u64> {
     marks
 }
 
-/// Where the first batch begins.
+/// Start of the first batch.
 const BASE: usize = 11;
 
 /// Finds the repeats at these places by the definition, one byte at a time.

@@ -32,7 +32,7 @@ impl RepeatsAvx512 {
         has.then_some(Self { packs_bytes })
     }
 
-    /// The same without VBMI2, as older processors are.
+    /// Disables VBMI2, as on older processors.
     pub(super) fn without_packed_bytes(self) -> Self {
         Self { packs_bytes: false }
     }
@@ -128,7 +128,7 @@ fn list(marks: &[u64], base: u32, places: &mut [u32; ROOM]) -> usize {
     count
 }
 
-/// The same: the places of a word are packed as bytes, all at once.
+/// Lists places by packing the places of a word as bytes, all at once.
 #[target_feature(enable = "avx512f,avx512vbmi2,popcnt")]
 fn list_by_bytes(marks: &[u64], base: u32, places: &mut [u32; ROOM]) -> usize {
     const BYTES: [u8; WORD] = {

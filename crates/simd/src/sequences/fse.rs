@@ -144,7 +144,8 @@ impl FseTable {
         self.next(before, bits, step)
     }
 
-    /// How many of the lowest bits of the state go out before the code, and the state that it leaves behind.
+    /// Returns the number of the state's lowest bits that are written before the code, and the next
+    /// state.
     ///
     /// # Safety
     /// The table has such a code, and the state is one that it has given.

@@ -39,7 +39,7 @@ pub(super) const MATCH_CODES: [u16; 64] = codes(
     [32, 34, 36, 38, 40, 44, 48, 56, 64, 80, 96],
     [1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5],
 );
-/// From these on, codes are as many greater than the number of extra bits.
+/// Offset of the codes with extra bits: the code is the number of extra bits plus this.
 pub(super) const LITERALS_ABOVE: u32 = 19;
 pub(super) const MATCHES_ABOVE: u32 = 36;
 
@@ -47,7 +47,7 @@ pub(super) const MATCHES_ABOVE: u32 = 36;
 pub(super) struct GatheredBlock {
     /// One after the other, and room.
     pub(super) literals: Vec<u8>,
-    /// How many of them there are.
+    /// Number of literals.
     pub(super) kept: usize,
     pub(super) count: usize,
     /// Codes of each sequence, with room for a vector's.
@@ -121,7 +121,7 @@ impl GatherKernel {
 }
 
 impl GatheredBlock {
-    /// Nothing.
+    /// Makes an empty block.
     pub(super) fn new() -> Self {
         Self {
             literals: vec![0; MAX_BLOCK + 2 * STEP],

@@ -60,7 +60,7 @@ const LAST_BLOCK: u8 = 1;
 /// Kinds of blocks, above the mark of the last.
 const RAW_BLOCK: u32 = 0;
 const COMPRESSED_BLOCK: u32 = 2 << 1;
-/// As long is the section of sequences that says that there are none (§3.1.1.3.2.1).
+/// Length of a sequences section without sequences (§3.1.1.3.2.1).
 const NO_SEQUENCES: usize = 1;
 /// Limits of raw literals for a header of one to three bytes (§3.1.1.3.1.1
 /// (Literals_Section_Header)).
@@ -102,7 +102,7 @@ impl ZstdSequence {
         self.0.matchLength as usize
     }
 
-    /// How far back the match stands.
+    /// Returns the distance back to the match.
     #[must_use]
     pub const fn offset(&self) -> usize {
         self.0.offset as usize

@@ -12,7 +12,7 @@ use super::gather::{GatheredBlock, LITERALS, MATCHES, OFFSETS};
 #[cfg(target_arch = "x86_64")]
 use super::x86::SequencesBmi2;
 
-/// How a kind of codes is coded (§3.1.1.3.2.1 (Sequences_Section_Header)).
+/// Coding modes of a kind of codes (§3.1.1.3.2.1 (Sequences_Section_Header)).
 const BY_DEFAULT: u8 = 0;
 const OF_ONE: u8 = 1;
 const DESCRIBED: u8 = 2;
@@ -115,7 +115,8 @@ impl SectionKernel {
     }
 }
 
-/// How this kind of codes is coded, and the table for it, which is described where it has to be.
+/// Returns the coding mode of this kind of codes and its table, and writes the table's description
+/// if needed.
 fn table(kind: usize, codes: &[u8], out: &mut Vec<u8>) -> (u8, FseTable) {
     let counts = count(codes);
     let most = counts.iter().max().map_or(0, |most| *most as usize);
