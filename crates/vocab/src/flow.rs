@@ -19,7 +19,7 @@ impl fmt::Display for FlowId {
     }
 }
 
-/// Who a node is: the BLAKE3 hash of its public key (SubjectPublicKeyInfo, DER).
+/// Identity of a node: the BLAKE3 hash of its public key (SubjectPublicKeyInfo, DER).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub [u8; 32]);
 

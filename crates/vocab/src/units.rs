@@ -22,7 +22,7 @@ pub struct ParseUnitError {
 pub struct Bitrate(u64);
 
 impl Bitrate {
-    /// This many bits per second.
+    /// Makes a rate from bits per second.
     #[must_use]
     pub const fn from_bits_per_second(bits: u64) -> Self {
         Self(bits)
@@ -98,19 +98,19 @@ impl FromStr for Bitrate {
 pub struct ByteCount(u64);
 
 impl ByteCount {
-    /// This many bytes.
+    /// Makes a count of bytes.
     #[must_use]
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// This many times 1024 bytes.
+    /// Makes a count of kibibytes (1024 bytes).
     #[must_use]
     pub const fn kibibytes(count: u64) -> Self {
         Self(count << 10)
     }
 
-    /// This many times 1024 × 1024 bytes.
+    /// Makes a count of mebibytes (1024 × 1024 bytes).
     #[must_use]
     pub const fn mebibytes(count: u64) -> Self {
         Self(count << 20)
