@@ -62,13 +62,13 @@ impl DurationQuantiles {
         }
     }
 
-    /// How many are counted.
+    /// Returns the number of counted durations.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// How many of them were longer than none.
+    /// Returns the number of durations above zero.
     #[must_use]
     pub fn above_zero(&self) -> u64 {
         self.total - u64::from(self.counts[0])

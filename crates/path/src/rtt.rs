@@ -15,8 +15,8 @@ pub const INITIAL_RTT: Duration = Duration::from_millis(333);
 /// The grain of the timers that a shell keeps (RFC 9002 §6.1.2, kGranularity).
 pub const GRANULARITY: Duration = Duration::from_millis(1);
 
-/// How long the least round-trip time is believed. A controller empties the queue every few
-/// seconds, so the true least is seen several times within it.
+/// Lifetime of the minimum round-trip time. A controller empties the queue every few seconds, so
+/// the true minimum is measured several times within it.
 pub const MIN_RTT_WINDOW: Duration = Duration::from_secs(60);
 
 /// Estimator of a path's round-trip time.
@@ -93,8 +93,8 @@ impl RttEstimator {
         self.minimum.get()
     }
 
-    /// How long to wait for an acknowledgement before probing (RFC 9002 §6.2.1, Computing PTO), of
-    /// a peer that may keep one to itself for `delay_max`; without backoff.
+    /// Returns the probe timeout (RFC 9002 §6.2.1, Computing PTO), without backoff, for a peer that
+    /// may delay an acknowledgement by `delay_max`.
     #[must_use]
     pub fn probe_timeout(&self, delay_max: Duration) -> Duration {
         self.smoothed + (self.variance * 4).max(GRANULARITY) + delay_max

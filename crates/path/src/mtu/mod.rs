@@ -34,14 +34,14 @@ pub const PROBES_MAX: u32 = 3;
 /// packet is not worth another round of probes.
 pub const SEARCH_GRAIN: u16 = 8;
 
-/// When a size that was found is tried to be raised (RFC 8899 §5.1.1, PMTU_RAISE_TIMER).
+/// Interval at which a larger size is tried (RFC 8899 §5.1.1, PMTU_RAISE_TIMER).
 pub const RAISE_AFTER: Duration = Duration::from_secs(600);
 
-/// How long full packets may go without word while smaller ones get through, until one is sent to
-/// see (RFC 8899 §5.1.1, CONFIRMATION_TIMER; less than the raise timer).
+/// Time without an acknowledged full packet, while smaller ones get through, after which one is
+/// sent as a probe (RFC 8899 §5.1.1, CONFIRMATION_TIMER; less than the raise timer).
 pub const CONFIRM_AFTER: Duration = Duration::from_secs(60);
 
-/// How often the base size is tried on a path that does not carry it.
+/// Interval at which the base size is tried on a path that does not carry it.
 pub const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// The least time that a probe without a verdict is waited for (RFC 8899 §5.1.1, PROBE_TIMER).
@@ -59,12 +59,11 @@ pub struct MtuConfig {
     pub base: u16,
     /// The largest size to try: what the interface carries, and the peer takes in.
     pub max: u16,
-    /// How close the search brings what got through and what did not: [`SEARCH_GRAIN`] for a
-    /// transport, 1 where the exact size is asked for.
+    /// Precision of the search: [`SEARCH_GRAIN`] for a transport, 1 where the exact size is needed.
     pub grain: u16,
 }
 
-/// Where the search stands; the table is at the head of the file.
+/// State of the search; the table is at the head of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MtuState {
     /// The base size is not confirmed yet.
@@ -84,7 +83,7 @@ pub enum MtuState {
 struct MtuProbe {
     id: u64,
     size: u16,
-    /// When it counts as lost without a verdict.
+    /// Time at which it counts as lost without a report.
     until: Time,
 }
 
@@ -94,7 +93,7 @@ struct LargePacketLosses {
     count: u32,
     /// The shortest.
     least: u16,
-    /// When the first and the last of them were sent.
+    /// Sending times of the first and the last of them.
     sent: (Time, Time),
     /// True if the losses are many, and not from one moment.
     is_suspicious: bool,
@@ -114,9 +113,9 @@ pub struct PathMtu {
     probe: Option<MtuProbe>,
     /// PROBE_COUNT: probes of the present size lost in a row.
     lost_probes: u32,
-    /// When the next probe may go, in the states that send one.
+    /// Time of the next probe, in the states that send one.
     next_at: Time,
-    /// When a full packet, or one of the largest smaller ones, was last acknowledged.
+    /// Time of the last acknowledgement of a full packet, or of one of the largest smaller ones.
     confirmed_at: Time,
     /// The largest smaller size acknowledged since a full one was.
     passing: u16,
@@ -169,13 +168,13 @@ impl PathMtu {
         self.row.is_some_and(|row| row.is_suspicious)
     }
 
-    /// Where the search stands.
+    /// Returns the state of the search.
     #[must_use]
     pub fn state(&self) -> MtuState {
         self.state
     }
 
-    /// How often a size that had worked stopped working.
+    /// Returns the number of detected black holes: sizes that stopped working.
     #[must_use]
     pub fn black_holes(&self) -> u32 {
         self.black_holes
@@ -210,7 +209,7 @@ impl PathMtu {
         self.probe = Some(MtuProbe { id, size, until });
     }
 
-    /// When [`PathMtu::handle_timeout`] or [`PathMtu::poll_probe`] has something to do.
+    /// Returns the time at which to call [`PathMtu::handle_timeout`] or [`PathMtu::poll_probe`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         match self.probe {
@@ -434,7 +433,7 @@ impl PathMtu {
         }
     }
 
-    /// When the next probe is to go, as long as none is under way.
+    /// Returns the time of the next probe, as long as none is in flight.
     fn next_due(&self) -> Option<Time> {
         match self.state {
             MtuState::Complete => match (self.raise_due(), self.confirm_due()) {

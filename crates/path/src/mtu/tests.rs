@@ -248,7 +248,7 @@ fn a_black_hole_is_found_within_three_probes() {
     assert_eq!(path.mtu.black_holes(), 1);
 }
 
-/// The same where the user tells no losses of probes: the timer alone.
+/// Black hole detection by the timer alone, when the user reports no lost probes.
 #[test]
 fn timer_detects_a_black_hole() {
     let mut path = settled(1_472, 1_472);
