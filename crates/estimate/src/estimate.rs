@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Captured frames between two looks at the clock and at the keyboard.
 const FRAMES_AT_ONCE: u64 = 4_096;
 
-/// How files that begin as captures do are taken.
+/// Treatment of files that begin like captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureRecognition {
     /// As captures.
@@ -61,7 +61,8 @@ pub struct CaptureNotes {
 /// Estimate over all inputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReductionEstimate {
-    /// In the order in which they were sent; of captures, in which connections ended.
+    /// Items in the order in which they were sent; those of captures in the order in which
+    /// connections ended.
     pub items: Vec<EstimateItem>,
     /// Inputs that were not sent, or not completely.
     pub skipped: Vec<SkippedInput>,

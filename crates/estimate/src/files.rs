@@ -38,7 +38,7 @@ impl InputSource {
 pub struct SkippedInput {
     /// Its name.
     pub path: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
     /// True if bytes are missing that should have been sent. The figures then do not cover all
     /// inputs.

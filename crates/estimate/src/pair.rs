@@ -67,9 +67,9 @@ const WRITES_DOWN: usize = 4;
 /// One end of the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PairSide {
-    /// Where a client is, or who sends a file.
+    /// The end of the client, or of the sender of a file.
     Near,
-    /// Where the server is.
+    /// The end of the server.
     Far,
 }
 
