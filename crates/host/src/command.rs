@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Where programs stand; an ordinary user's `PATH` leaves the system's own out.
+/// Directories of programs; an ordinary user's `PATH` omits the system's own.
 const DIRECTORIES: [&str; 6] = [
     "/usr/local/sbin",
     "/usr/local/bin",

@@ -131,8 +131,8 @@ pub fn enlarge_buffers(socket: &std::net::UdpSocket, bytes: usize) -> io::Result
     Ok(usize::try_from(receive.min(send)).unwrap_or(0) / 2)
 }
 
-/// Where a packet socket sends packets of this kind (as in an Ethernet header) to have them arrive on
-/// the loopback device.
+/// Returns the address to which a packet socket sends packets of this kind (as in an Ethernet
+/// header) so that they arrive on the loopback device.
 ///
 /// # Errors
 /// When there is no loopback device.
@@ -343,8 +343,8 @@ impl ProcessHandle {
         }
     }
 
-    /// How it ended, although it was not this one's child: told by Linux 6.15 and later, and once its own parent has
-    /// taken note.
+    /// Returns how a process ended that was not this one's child, once its own parent has collected
+    /// it. Requires Linux 6.15 or later.
     pub fn end(&self) -> Option<ExitStatus> {
         let mut info = ProcessInfo {
             mask: PIDFD_INFO_EXIT,

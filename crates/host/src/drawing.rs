@@ -25,7 +25,7 @@ pub const CYAN: RGBColor = RGBColor(8, 145, 178);
 
 /// Placeholder for the page's text colour in a drawing.
 pub const TEXT: RGBColor = RGBColor(1, 2, 3);
-/// How plotters writes [`TEXT`].
+/// Form in which plotters writes [`TEXT`].
 const TEXT_WRITTEN: &str = "#010203";
 
 /// Renders the drawing of `draw` as an `<svg>` element of this width and height in pixels.

@@ -70,14 +70,14 @@ pub fn user_and_group() -> (u32, u32) {
     unsafe { (libc::getuid(), libc::getgid()) }
 }
 
-/// How a mount is made.
+/// Kind of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountKind<'a> {
     /// Mounts made later in this mount namespace stay in it.
     KeepToOurselves,
     /// An empty file system in memory.
     Memory,
-    /// This file appears there.
+    /// A bind mount of this file.
     Bind(&'a OsStr),
 }
 
@@ -247,7 +247,7 @@ fn fetched() -> libc::sigset_t {
 /// Event that [`wait_for_signal`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrivedSignal {
-    /// Nothing within the time.
+    /// No signal within the time.
     Nothing,
     /// A child has ended or stopped.
     Child,
@@ -411,8 +411,8 @@ fn be_first_process(command: libc::pid_t, all: &libc::sigset_t) -> ! {
     }
 }
 
-/// How many descriptors are closed on kernels before 5.9, which have no close_range: the usual
-/// limit of a process.
+/// Number of descriptors closed on kernels before 5.9, which have no close_range: the usual limit
+/// of a process.
 const OLD_DESCRIPTORS: libc::c_int = 1024;
 
 /// Returns the exit code as a shell reports it.

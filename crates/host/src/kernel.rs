@@ -147,7 +147,7 @@ pub fn interrupted() -> bool {
 #[derive(Debug)]
 pub struct InterruptibleFile(File);
 
-/// How long such a wait may not notice it.
+/// Longest time until such a wait notices it.
 const NOTICED_WITHIN: Duration = Duration::from_millis(200);
 
 impl InterruptibleFile {

@@ -23,7 +23,7 @@ pub struct MachineInfo {
     pub trunkline: String,
     /// The versions of servers, clients and tools, by name.
     pub programs: BTreeMap<String, String>,
-    /// How the lab got its privileges.
+    /// Source of the lab's privileges.
     pub privileges: String,
     /// The congestion control of the client's and the server's connections, as read back.
     pub hosts_congestion_control: String,

@@ -39,7 +39,7 @@ pub struct LaunchConfig<'a> {
     pub namespace: &'a str,
     /// The program: a path, or a name to find.
     pub program: &'a Path,
-    /// Where its log is put; it is appended to when the process is started again.
+    /// Directory of its log, which is appended to when the process is started again.
     pub logs: &'a Path,
 }
 
@@ -89,7 +89,7 @@ impl RunningProcess {
         self.child.id()
     }
 
-    /// Where it logs to.
+    /// Returns the path of its log.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.log

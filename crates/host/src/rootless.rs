@@ -37,11 +37,11 @@ pub struct ProgramEnvironment {
 pub enum UserNamespaceMembership {
     /// It is.
     Yes,
-    /// It is the one that a person started.
+    /// The process was started by a user.
     No,
 }
 
-/// How the lab has got the privileges it needs.
+/// Source of the lab's privileges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrivilegeSource {
     /// As the host's root.

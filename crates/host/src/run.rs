@@ -23,10 +23,10 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::{self, ProcessSignal};
 use crate::{ProgramEnvironment, command};
 
-/// Where named network namespaces stand (ip-netns(8)).
+/// Directory of named network namespaces (ip-netns(8)).
 const NAMESPACE_DIRECTORY: &str = "/run/netns";
 
-/// Where runs are.
+/// Directory of runs.
 const BASE_DIRECTORY: &str = "/run/trunkline-lab";
 
 /// A directory without a readable owner line is left alone this long: its maker may be between
@@ -92,7 +92,7 @@ impl LabRun {
         Ok(run)
     }
 
-    /// Where the lab runs.
+    /// Returns the environment of the lab.
     #[must_use]
     pub fn environment(&self) -> &ProgramEnvironment {
         &self.environment
@@ -161,7 +161,7 @@ impl Drop for LabRun {
     }
 }
 
-/// Where the file of a named network namespace stands.
+/// Returns the path of a named network namespace.
 #[must_use]
 pub fn namespace_path(name: &str) -> PathBuf {
     Path::new(NAMESPACE_DIRECTORY).join(name)

@@ -65,9 +65,10 @@ pub fn set_option<T>(
 /// Direction of the packets that the kernel stamps for a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StampedDirection {
-    /// Those it receives.
+    /// Received packets.
     Received,
-    /// Those it hands to the device; they come back through [`ReceiveBatch::sent_stamps`].
+    /// Packets handed to the device; their timestamps come back through
+    /// [`ReceiveBatch::sent_stamps`].
     Sent,
 }
 
@@ -98,7 +99,7 @@ pub fn enlarge_buffers(socket: &UdpSocket, bytes: i32) -> io::Result<()> {
     enlarge(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, bytes)
 }
 
-/// The same, for what waits to be read alone.
+/// Enlarges only the receive buffer.
 pub fn enlarge_receive_buffer(socket: &UdpSocket, bytes: i32) -> io::Result<()> {
     enlarge(socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, bytes)
 }

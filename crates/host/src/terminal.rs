@@ -9,8 +9,8 @@ pub fn write_wrapped(out: &mut String, text: &str) {
     write_hanging(out, "", 0, text.split_whitespace());
 }
 
-/// The same behind `first`, for words that may have spaces in them; the lines that follow are
-/// indented by so many columns.
+/// Writes words behind `first`, for words that may contain spaces; the following lines are indented
+/// by `indent` columns.
 pub fn write_hanging<W: AsRef<str>>(
     out: &mut String,
     first: &str,

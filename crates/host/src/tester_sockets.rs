@@ -73,10 +73,12 @@ impl SocketDropCounter {
 /// Kernel counters of received datagrams that were not handed on.
 #[derive(Clone, Copy, Debug)]
 struct KernelDrops {
-    /// By this socket, modulo 2^32: for want of room, and those whose checksum is wrong.
+    /// Datagrams dropped by this socket, modulo 2^32: for lack of room, and those with a wrong
+    /// checksum.
     by_socket: u32,
-    /// Those whose checksum is wrong, of all sockets of the network namespace. The path damaged them, and they are its
-    /// losses; more of them than are this socket's only make the path's losses more.
+    /// Datagrams with a wrong checksum, of all sockets of the network namespace. The path damaged
+    /// them, and they count as its losses; those of other sockets are included, which can only
+    /// increase the path's losses.
     damaged: u64,
 }
 
@@ -135,17 +137,17 @@ impl TesterClock {
     }
 }
 
-/// The same moment on the clock of stamps and on one end's.
+/// Readings of the timestamp clock and of one end's clock at the same moment.
 #[derive(Clone, Copy, Debug)]
 struct ClockReading {
-    /// Since 1970, by CLOCK_REALTIME.
+    /// Time since 1970, by CLOCK_REALTIME.
     real_ns: i128,
     own: Time,
 }
 
 impl ClockReading {
-    /// When a stamp was made, before this pair was read; without one, or by a clock that was set since, the
-    /// pair's own moment.
+    /// Converts a timestamp from before this pair was read. Without one, or after the clock was
+    /// set, it returns the pair's own time.
     fn at(self, stamp: Option<Duration>) -> Time {
         let age = stamp
             .map(|stamp| self.real_ns - stamp.as_nanos() as i128)
@@ -169,8 +171,8 @@ pub fn tcp_info(connection: &TcpStream) -> io::Result<TcpInfo> {
 
 /// Bytes of the full IP packets that a connection sends, as its two ends and the routes at both allow.
 pub fn full_packet(connection: &TcpStream, headers: u64) -> io::Result<u16> {
-    /// In `struct tcp_info` of linux/tcp.h: where the options stand, and TCPI_OPT_TIMESTAMPS; where the
-    /// segment's size does.
+    /// Offsets in `struct tcp_info` of linux/tcp.h: the options with TCPI_OPT_TIMESTAMPS, and the
+    /// segment size.
     const OPTIONS: usize = 5;
     const TIMESTAMPS: u8 = 1;
     const SEND_MSS: usize = 16;
@@ -399,7 +401,7 @@ pub fn is_icmp_error(error: &io::Error) -> bool {
     )
 }
 
-/// Since the epoch of CLOCK_REALTIME.
+/// Returns the timestamp since the epoch of CLOCK_REALTIME.
 fn stamp_of(header: &libc::msghdr) -> Option<Duration> {
     // SAFETY: the header is as recvmmsg left it, and its control data is still there; the macros stay
     // within its length, and the stamp is read with the type that the kernel documents, unaligned.

@@ -9,8 +9,8 @@ use anyhow::{Result, bail};
 
 use crate::kernel;
 
-/// How often a condition is looked at: short beside anything the lab measures, long beside what a
-/// look costs.
+/// Interval of checks of a condition: short compared with anything the lab measures, long compared
+/// with the cost of a check.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// Returns what `look` finds as soon as it finds something.

@@ -26,7 +26,7 @@ const SOCKET_MAP: u32 = 17;
 const CLASSIFIER: u32 = 3;
 const EXPRESS: u32 = 6;
 
-/// Where a program is attached: `BPF_XDP`, `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`.
+/// Attachment points of programs: `BPF_XDP`, `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`.
 const AT_EXPRESS: u32 = 37;
 const AT_INGRESS: u32 = 46;
 const AT_EGRESS: u32 = 47;
@@ -46,7 +46,7 @@ pub const STAMP_BYTES: usize = 8;
 /// Mode of the XDP program: run by the driver, or by the kernel in its stead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
-    /// In the driver, before the kernel makes anything of a frame.
+    /// In the driver, before the kernel processes a frame.
     Native,
     /// In the kernel, for drivers that cannot.
     Generic,
@@ -177,7 +177,8 @@ fn redirect(map: RawFd) -> Vec<BpfInstruction> {
     ]
 }
 
-/// The same, with the time of arrival in front of the frame where the driver leaves room for it.
+/// Program that also writes the arrival time in front of the frame, where the driver leaves room
+/// for it.
 fn stamp_and_redirect(map: RawFd) -> Vec<BpfInstruction> {
     use assemble::{add, call, copy, load, set, skip_if_above, skip_unless_zero, store};
     let mut program = vec![

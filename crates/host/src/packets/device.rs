@@ -55,8 +55,8 @@ pub trait LinkDevice: Send {
     fn unread_packets(&mut self) -> u64;
 }
 
-/// How long two readings of the link's clock are apart at most where nothing else ran between
-/// them, and how often to try for that.
+/// Longest time between two readings of the link's clock when nothing else ran between them, and
+/// the number of attempts.
 const READING: Duration = Duration::from_micros(2);
 const READINGS_MAX: u32 = 4;
 

@@ -25,7 +25,7 @@ const IPV6: u16 = 0x86dd;
 /// No tower of tags on a real network is higher.
 const TAGS_MAX: usize = 4;
 
-/// Where the packet in a frame begins; `None` if the frame ends before.
+/// Returns the start of the packet in a frame; `None` if the frame ends before.
 pub fn packet_offset(frame: &[u8]) -> Option<usize> {
     let mut end = HEADER;
     for _ in 0..=TAGS_MAX {
@@ -134,9 +134,9 @@ pub fn complete_checksum(frame: &mut [u8]) {
     }
 }
 
-/// Where a check sum stands that lacks all but the pseudo header.
+/// Checksum field that covers only the pseudo header so far.
 struct PartialChecksum {
-    /// Where the transport part begins, and where it ends.
+    /// Start and end of the transport part.
     start: usize,
     end: usize,
     field: usize,

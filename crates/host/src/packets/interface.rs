@@ -157,7 +157,7 @@ impl ClaimedInterface {
         self.mtu
     }
 
-    /// How many queues frames come in by.
+    /// Returns the number of receive queues.
     pub fn receive_queues(&self) -> u32 {
         self.receive_queues
     }

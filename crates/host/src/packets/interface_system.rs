@@ -185,7 +185,7 @@ pub fn driver(socket: &OwnedFd, device: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&name).into_owned())
 }
 
-/// How many receive queues a device has in use.
+/// Returns the number of receive queues that a device uses.
 pub fn receive_queues(socket: &OwnedFd, device: &str) -> io::Result<u32> {
     // SAFETY: the structure is plain data, for which all zeros is a value.
     let mut channels: EthtoolChannels = unsafe { mem::zeroed() };

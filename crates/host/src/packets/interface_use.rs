@@ -20,7 +20,7 @@ use super::interface_system::{self as system, RtnetlinkTable};
 /// One use of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InterfaceUse {
-    /// It is a port of another interface of this kind.
+    /// The interface is a port of another interface of this kind.
     Port {
         /// Name of the other interface.
         master: String,
@@ -36,7 +36,7 @@ pub enum InterfaceUse {
         /// Kind of the other interface, as `ip -d link` names it.
         kind: String,
     },
-    /// It has an address, with the length of its network's prefix.
+    /// The interface has an address, with the length of its network's prefix.
     Address {
         /// The address.
         address: IpAddr,

@@ -30,7 +30,7 @@ use namespace::NetworkNamespace;
 pub struct LinkEndpoint {
     /// The device's name, 1 to 15 bytes.
     pub device: String,
-    /// Where to create it; `None` is the namespace of the calling thread.
+    /// Namespace to create it in; `None` is that of the calling thread.
     pub namespace: Option<NetworkNamespace>,
 }
 
@@ -49,7 +49,7 @@ impl LinkEndpoint {
 /// packet. The model sees the real packets either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OffloadSetting {
-    /// It may, which saves most of the work.
+    /// The kernel may exchange runs, which saves most of the work.
     #[default]
     On,
     /// Each packet comes and goes alone, so that a capture at the device shows what a wire would

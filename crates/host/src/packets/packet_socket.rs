@@ -55,10 +55,10 @@ pub struct PacketSocket {
     interface: ClaimedInterface,
 }
 
-/// The same moment on the clock of stamps and on the link's.
+/// Readings of the timestamp clock and of the link's clock at the same moment.
 #[derive(Clone, Copy, Debug)]
 struct ClockPair {
-    /// Since 1970, by CLOCK_REALTIME.
+    /// Time since 1970, by CLOCK_REALTIME.
     stamp: Duration,
     instant: Instant,
 }
@@ -70,7 +70,7 @@ struct FrameRun {
     frames: Vec<Bytes>,
     /// Packets in the frames; each continues the one before.
     packets: PacketGroup,
-    /// Where in a frame the packet begins.
+    /// Offset of the packet in a frame.
     start: usize,
 }
 
@@ -251,7 +251,7 @@ impl ClockPair {
         Self { stamp, instant }
     }
 
-    /// When that was on the link's clock, before this pair was read or since.
+    /// Converts a timestamp to the link's clock, before this pair was read or since.
     fn instant(self, stamp: Duration) -> Option<Instant> {
         if stamp.abs_diff(self.stamp) > AGE_MAX {
             return None;

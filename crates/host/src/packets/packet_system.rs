@@ -180,11 +180,11 @@ impl AsFd for PromiscuousGuard {
 pub struct ReceivedFrame<'a> {
     /// The virtio_net_hdr.
     pub offload: [u8; OFFLOAD_HEADER],
-    /// From the destination address on.
+    /// Bytes from the destination address on.
     pub bytes: &'a [u8],
     /// The tag that the kernel has taken out: protocol and control information.
     pub tag: Option<(u16, u16)>,
-    /// When it came, by CLOCK_REALTIME.
+    /// Arrival time by CLOCK_REALTIME.
     pub stamp: Duration,
 }
 
@@ -198,7 +198,7 @@ pub struct FrameRing {
     slots: usize,
     /// The slot that the kernel fills, or has filled, next.
     next: usize,
-    /// Where big frames are put together.
+    /// Buffer for assembling big frames.
     big: Box<[u8]>,
     dropped: u64,
 }

@@ -219,7 +219,7 @@ pub fn run_on(processors: &[usize]) -> io::Result<()> {
         .map(|_| ())
 }
 
-/// Where this thread runs at this moment.
+/// Returns the processor on which this thread runs now.
 pub fn this_processor() -> Option<usize> {
     // SAFETY: no pointers are passed.
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()

@@ -52,7 +52,7 @@ pub struct XdpSocket {
     queues: Vec<QueueSocket>,
     /// The queue to look at first, so that each has its turn.
     first: usize,
-    /// When the clock of stamps began.
+    /// Epoch of the timestamp clock.
     boot: Option<Instant>,
     failed: u64,
     empty_turns: u32,

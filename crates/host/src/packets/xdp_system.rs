@@ -42,7 +42,7 @@ const SEND_BUDGET: u32 = 256;
 /// The longest frame that such a socket takes.
 pub const FRAME_MAX: usize = SLOT_BYTES[1] - HEADROOM;
 
-/// How a socket is joined to its queue.
+/// Copy mode of a socket's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyMode {
     /// The device reads and writes the frames' memory itself.
@@ -364,7 +364,7 @@ struct XdpRing<T> {
     mask: u32,
     /// This side's position, which `publish` or `release` tells the other side.
     ours: u32,
-    /// Where the other side was when we last looked.
+    /// Last known position of the other side.
     theirs: u32,
 }
 

@@ -82,11 +82,11 @@ enum IpIdSequence {
 #[derive(Clone, Copy, Debug)]
 struct PacketShape {
     transport: TransportProtocol,
-    /// Where the transport header begins.
+    /// Offset of the transport header.
     start: usize,
-    /// Where the payload begins.
+    /// Offset of the payload.
     payload: usize,
-    /// How long it is.
+    /// Length of the payload.
     size: usize,
 }
 

@@ -71,9 +71,9 @@ pub struct VirtioNetHeader {
     header_length: u16,
     /// Payload bytes of each real packet but the last.
     gso_size: u16,
-    /// Where the check-summed part begins: at the transport header.
+    /// Start of the checksummed part: the transport header.
     checksum_start: u16,
-    /// Where in it the check sum stands.
+    /// Offset of the checksum in it.
     checksum_offset: u16,
 }
 

@@ -45,7 +45,7 @@ impl RunRefusals {
         }
     }
 
-    /// How many runs were refused, from the start on.
+    /// Returns the number of refused runs since the start.
     pub fn total(&self) -> u64 {
         self.total
     }

@@ -78,7 +78,7 @@ struct ParsedGsoPacket<'a> {
     transport: TransportProtocol,
     /// IP and transport header.
     headers: &'a [u8],
-    /// Where the transport header begins in `headers`.
+    /// Offset of the transport header in `headers`.
     start: usize,
     payload: &'a [u8],
     size: usize,
