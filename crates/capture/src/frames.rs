@@ -36,7 +36,7 @@ const IF_TSOFFSET: u16 = 14;
 const PCAP_MICROSECONDS: u32 = 0xa1b2_c3d4;
 const PCAP_NANOSECONDS: u32 = 0xa1b2_3c4d;
 
-/// Why a capture cannot be read on.
+/// Error that ends the reading of a capture.
 #[derive(Debug, Error)]
 pub enum CaptureError {
     /// The first bytes are of no capture.
@@ -64,13 +64,13 @@ pub enum CaptureError {
 /// One captured frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturedFrame {
-    /// When it was captured, since the Unix epoch.
+    /// Capture time since the Unix epoch.
     pub at: Duration,
     /// Its link type, as tcpdump.org's list numbers it.
     pub link: u32,
     /// Its length on the wire.
     pub wire_bytes: usize,
-    /// As much of it as was kept.
+    /// Captured bytes of the frame.
     pub bytes: Vec<u8>,
 }
 
@@ -458,7 +458,7 @@ impl CapturedFrame {
         matches!(version, 4 | 6).then_some((packet, self.wire_bytes.saturating_sub(start)))
     }
 
-    /// Where the packet begins, from where the type of what follows stands.
+    /// Returns the start of the packet, from the offset of the type field.
     fn behind_ethernet(&self, mut at: usize) -> Option<usize> {
         // Two tags are the most that is seen (IEEE 802.1ad); more end the search.
         for _ in 0..4 {

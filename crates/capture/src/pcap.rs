@@ -20,7 +20,7 @@ const PROTOCOL_UDP: u8 = 17;
 /// One captured IP packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturedPacket {
-    /// When it was captured, since the Unix epoch.
+    /// Capture time since the Unix epoch.
     pub at: Duration,
     /// The sender.
     pub source: SocketAddr,

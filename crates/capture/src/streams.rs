@@ -25,7 +25,7 @@ const RST: u8 = 0x04;
 /// Limit for the bytes of one direction that wait for missing ones: the data that a fast connection
 /// sends in the second in which a retransmission would arrive.
 const MOST_WAITING: usize = 4 << 20;
-/// The same of all connections together.
+/// Limit for all connections together.
 const MOST_WAITING_IN_ALL: usize = 256 << 20;
 /// Segments of one direction that may wait, against thousands of empty ones.
 const MOST_SEGMENTS_WAITING: usize = 16_384;
@@ -46,7 +46,7 @@ pub enum StreamDirection {
 pub struct CapturedConnection {
     /// Counts the capture's connections from 0.
     pub number: u64,
-    /// Who opened it; where the capture does not show that, the host with the higher port.
+    /// Host that opened it; if the capture does not show that, the host with the higher port.
     pub client: SocketAddr,
     /// The other.
     pub server: SocketAddr,
@@ -59,14 +59,14 @@ pub enum StreamEvent {
     Data {
         /// Connection of the data.
         connection: CapturedConnection,
-        /// From which host.
+        /// Sending host.
         direction: StreamDirection,
-        /// When the packet came that completed them.
+        /// Capture time of the packet that completed them.
         at: Duration,
         /// Never empty.
         bytes: Bytes,
     },
-    /// Nothing more comes of this connection.
+    /// The connection has ended.
     Ended {
         /// Its number.
         number: u64,
@@ -126,10 +126,10 @@ struct HalfStream {
     base: Option<u32>,
     /// The offset of the next byte.
     next: u64,
-    /// By offset: what came too early.
+    /// Early payload by offset.
     waiting: BTreeMap<u64, WaitingPayload>,
     waiting_bytes: usize,
-    /// Where the direction ends.
+    /// End of the direction.
     end: Option<u64>,
 }
 
@@ -321,7 +321,7 @@ impl StreamReassembler {
     }
 }
 
-/// Where a direction's bytes go.
+/// Output of a direction's bytes.
 struct DirectionOutput<'a> {
     connection: CapturedConnection,
     direction: StreamDirection,
@@ -423,7 +423,7 @@ impl HalfStream {
     }
 }
 
-/// The same for both directions.
+/// Returns a key that is the same for both directions.
 fn key_of(packet: &CapturedPacket) -> (SocketAddr, SocketAddr) {
     let (one, other) = (packet.source, packet.destination);
     (one.min(other), one.max(other))
