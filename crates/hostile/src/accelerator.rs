@@ -176,7 +176,7 @@ fn settle(halves: &mut [Box<dyn accelerate::AcceleratorHalf>; 2], now: Time) -> 
     panic!("more than {MOST_OUTPUTS} outputs after one input");
 }
 
-/// Everything switched on.
+/// Settings with everything enabled.
 fn settings(entry: &registry::AcceleratorEntry) -> Arc<dyn AcceleratorSettings> {
     if *entry == smb::ENTRY {
         return Arc::new(smb::testing::settings());

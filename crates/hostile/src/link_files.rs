@@ -17,7 +17,7 @@ use crate::seed::{CorpusSeed, seed};
 /// No message repeats more of a log than this, however long its lines are.
 const MESSAGE_MAX: usize = 2_000;
 
-/// How often a line is asked what comes next.
+/// Number of polls of a line.
 const POLLS: usize = 200;
 
 /// A packet log: as much as is understood is written and read again equal.

@@ -36,7 +36,7 @@ fn a_record_in_frames_of_one_byte_arrives() {
     site.check_limits();
 }
 
-/// In each flow all of a long record but its last byte, a few bytes at a time.
+/// Each flow sends all of a long record but its last byte, a few bytes at a time.
 #[test]
 fn unfinished_records_stay_within_the_limits() {
     let mut site = TestSite::new();

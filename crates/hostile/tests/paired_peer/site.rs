@@ -42,7 +42,7 @@ pub(crate) struct TestSite {
     pub(crate) files: MemoryFiles,
     pub(crate) peers: Vec<ScriptedPeer>,
     pub(crate) connections: BTreeMap<ConnectionId, HostConnection>,
-    /// Where the engine asked to be connected to since the start.
+    /// Destinations that the engine has asked to connect to since the start.
     pub(crate) connects: Vec<SocketAddr>,
     /// True if servers and clients read the data written to them.
     pub(crate) hosts_read: bool,
@@ -64,7 +64,7 @@ pub(crate) struct ScriptedPeer {
     pub(crate) messages: Vec<(FlowId, u8, Bytes)>,
     /// Bytes that came from the engine on links.
     pub(crate) link_bytes: usize,
-    /// Why the engine closed links.
+    /// Reasons for which the engine closed links.
     pub(crate) closed: Vec<String>,
 }
 
