@@ -21,7 +21,7 @@ use crate::schedule::earliest;
 /// The bytes in a full segment: 1500 without the IPv4 and TCP headers with timestamps.
 pub const SEGMENT_BYTES: usize = 1_448;
 
-/// Those headers.
+/// Size of the IP and TCP headers.
 const HEADER: ByteCount = ByteCount::new(52);
 
 /// Properties of a pipe.
@@ -76,7 +76,7 @@ impl BytePipe {
         }
     }
 
-    /// How many bytes the send buffer takes now.
+    /// Returns the free bytes of the send buffer.
     pub fn writable(&mut self, now: Time) -> usize {
         self.now = self.now.max(now);
         if self.state == PipeState::Dead {
@@ -118,7 +118,7 @@ impl BytePipe {
         }
     }
 
-    /// When to look next: something arrives then, or there is more room to write.
+    /// Returns the time at which bytes arrive or more room to write is available.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         match self.state {
@@ -151,7 +151,7 @@ impl BytePipe {
     }
 }
 
-/// Nothing in a pipe is left to chance.
+/// Seed of the line; a pipe uses no random numbers.
 const SEED: u64 = 0;
 
 fn direction_config(config: &PipeConfig, rate: Bitrate) -> DirectionConfig {

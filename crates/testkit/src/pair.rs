@@ -15,7 +15,7 @@ pub trait TestMachine {
     fn receive(&mut self, now: Time, bytes: Bytes);
     /// Returns the next bytes to send, at most `max`; `None` when there are none.
     fn transmit(&mut self, now: Time, max: usize) -> Option<Bytes>;
-    /// When it wants [`TestMachine::handle_timeout`].
+    /// Returns the time at which to call [`TestMachine::handle_timeout`].
     fn poll_timeout(&self) -> Option<Time>;
     /// Handles expired timers.
     fn handle_timeout(&mut self, now: Time);
@@ -31,7 +31,7 @@ pub enum MachinePath {
 }
 
 impl MachinePath {
-    /// The same byte pipe both ways.
+    /// Makes a path of equal byte pipes in both directions.
     #[must_use]
     pub fn bytes(config: PipeConfig) -> Self {
         MachinePath::Bytes(Box::new([BytePipe::new(config), BytePipe::new(config)]))
@@ -43,7 +43,7 @@ impl MachinePath {
         MachinePath::Packets(Box::new(link))
     }
 
-    /// How much one write to the path may hold: the send buffer's room, or one packet.
+    /// Returns the largest size of one write to the path: the send buffer's room, or one packet.
     fn room(&mut self, now: Time, way: usize) -> usize {
         match self {
             MachinePath::Bytes(pipes) => pipes[way].writable(now),
@@ -107,15 +107,15 @@ pub struct MachinePair<A, B> {
     pub clock: VirtualClock,
 }
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum RunOutcome {
     /// The awaited condition holds.
     Reached,
-    /// It had not come when the time was up.
+    /// The condition did not hold when the time was up.
     TimedOut,
-    /// It had not come, and nothing is due any more.
+    /// The condition does not hold, and nothing is due any more.
     Idle,
 }
 

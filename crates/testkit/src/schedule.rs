@@ -10,8 +10,8 @@ pub fn earliest(timers: impl IntoIterator<Item = Option<Time>>) -> Option<Time> 
     timers.into_iter().flatten().min()
 }
 
-/// How many jumps may end at the same moment. A world in which more than this happens at once is
-/// one in which a machine keeps saying that it is due and does nothing.
+/// Largest number of jumps to the same moment. More means that a machine is always due and does
+/// nothing.
 const JUMPS_AT_ONE_MOMENT_MAX: u32 = 100_000;
 
 /// Virtual clock: it advances only when told to, and never goes back.
