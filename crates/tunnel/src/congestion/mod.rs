@@ -1,8 +1,8 @@
 //! Congestion control: the controllers, and the pacer that spaces packets.
 //!
 //! ```text
-//!  transport ── sent(packet) ─────────────────► Controller ── window ──────► may a packet go?
-//!            ◄─ SendState (kept with the packet)   │  ├────── pacing_rate ─► Pacer: and when?
+//!  transport ── sent(packet) ─────────────────► controller ── window ──────► may a packet go?
+//!            ◄─ SendState (kept with the packet)   │  ├────── pacing_rate ─► pacer: and when?
 //!            ── event(acked, lost, spurious, …) ──►┘  └────── telemetry ───► status, FEC policy
 //! ```
 //!

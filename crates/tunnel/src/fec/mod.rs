@@ -9,10 +9,10 @@
 //! coefficients).
 //!
 //! ```text
-//!  source()  ─► Encoder ── repair(run) ─► RepairSymbol ═WAN═► repair() ─► Decoder ─► poll_recovered()
+//!  source()  ─► encoder ── repair(run) ─► RepairSymbol ═WAN═► repair() ─► decoder ─► poll_recovered()
 //!                  ▲                                          source() ─►    │
-//!  Policy: how many, over which run, when                                    └ Equations
-//!    ▲ LossEstimate (what recovery saw)
+//!  RepairPolicy: how many, over which run, when                              └ EquationSystem
+//!    ▲ LossEstimate (losses that recovery reports)
 //! ```
 //!
 //! A symbol is a payload behind its length in 2 bytes, padded with zeros, so payloads of different

@@ -1,8 +1,8 @@
 //! Packets of the datagram path: their wire form, their keys, and who may send where.
 //!
 //! ```text
-//!  TLS exporter ─► PathSecret ─┬─► Sealer ── seal ─► datagram ─┐
-//!                              └─► Opener ◄─ open ── datagram ◄┘   Opened ─► Addresses, frames
+//!  TLS exporter ─► PathSecret ─┬─► PacketSealer ── seal ─► datagram ─┐
+//!                              └─► PacketOpener ◄─ open ── datagram ◄┘   OpenedPacket ─► PathAddresses, frames
 //! ```
 //!
 //! A datagram is one packet: a header that names the path, and a payload of frames under an AEAD

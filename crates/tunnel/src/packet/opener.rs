@@ -2,8 +2,8 @@
 //! number once.
 //!
 //! ```text
-//!  datagram ─► form, our id ─► show header ─► whole number ─► key by phase ─► tag ─► window ─► Opened
-//!                                                                │ wrong: counted, nothing changes
+//!  datagram ─► form, id ─► unmask header ─► number ─► key by phase ─► tag ─► window ─► OpenedPacket
+//!                                                                      │ wrong: counted, nothing changes
 //! ```
 //!
 //! Keys follow the sender's key phase bit (RFC 9001 §6). Packets overtake each other, so for a

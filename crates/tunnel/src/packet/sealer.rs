@@ -45,7 +45,7 @@ pub enum SealError {
 /// Seals the packets that this node sends on one path.
 ///
 /// ```compile_fail
-/// fn twice(sealer: tunnel::packet::Sealer) {
+/// fn twice(sealer: tunnel::packet::PacketSealer) {
 ///     let _ = sealer.clone();
 /// }
 /// ```

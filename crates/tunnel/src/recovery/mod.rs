@@ -4,10 +4,10 @@
 //!  transport ── sent ──────────────►┌─────────────┐── acked, lost, spurious, recovered ─► frames,
 //!            ── on_acknowledgement ►│ SentPackets │                              congestion, FEC
 //!            ── handle_timeout ────►└─────────────┘── lost, or "send a probe"
-//!                                          ▲ acknowledgements of the peer's ...
-//!                                   ┌──────┴──────┐
-//!  packets in ── on_packet ────────►│  Received   │── acknowledgement ─► into the next packet
-//!                                   └─────────────┘
+//!                                          ▲ acknowledgements from the peer
+//!                                   ┌──────┴──────────┐
+//!  packets in ── on_packet ────────►│ ReceivedPackets │── acknowledgement ─► into the next packet
+//!                                   └─────────────────┘
 //! ```
 //!
 //! Packets are never sent again; the session sends their frames again. So each number has one

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  offer_datagrams ─► DatagramOffer ═link═► ┐
-//!                     DatagramOffer ◄═link═ ┴─► Event::DatagramsAgreed ─► shell asks TLS for keys
-//!  start_datagrams(keys) ─► Transport: probing ─► carrying ◄─► suspended      (frames on the link)
+//!                     DatagramOffer ◄═link═ ┴─► SessionEvent::DatagramsAgreed ─► shell asks TLS for keys
+//!  start_datagrams(keys) ─► DatagramTransport: probing ─► carrying ◄─► suspended      (frames on the link)
 //! ```
 //!
 //! The path belongs to the link: its keys come from that link's TLS connection, and it ends with

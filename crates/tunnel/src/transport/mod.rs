@@ -3,7 +3,7 @@
 //! ```text
 //!             ┌── packet: seal, open, addresses      ┌── recovery: acknowledge, detect loss
 //!  datagram ◄─┤   fec: symbols, repairs, policy      ├── congestion: window, rate, pacer
-//!             └── frames of the session ◄── Transport ── path: packet size, round trips
+//!             └── session frames ◄── DatagramTransport ── path: packet size, round trips
 //! ```
 //!
 //! Packets carry frames of the layer above. That layer puts them in when asked

@@ -1,7 +1,7 @@
 //! Senders with endless data over an emulated path in virtual time, for the controllers' tests.
 //!
 //! ```text
-//!  flow ─ Controller, Pacer ─► emulate::Direction (shared) ─► receiver, acknowledges each packet
+//!  flow ─ controller, pacer ─► emulate::Direction (shared) ─► receiver, acknowledges each packet
 //!   ▲      loss by time                                          │
 //!   └──────────────── emulate::Direction (each flow's own) ◄─────┘
 //! ```
