@@ -1,7 +1,7 @@
 //! Data reduction: chunks, fingerprints, the dictionary, references, compression.
 //!
 //! ```text
-//! Segment ─► Encoder ─► records ═WAN═► Decoder ─► Segment     one pair for each flow, direction
+//! segment ─► encoder ─► records ═WAN═► decoder ─► segment     one pair for each flow, direction
 //!               │  ▲                      │  │
 //!               │  └──── repair ──────────┘  │
 //!            Dictionary                  Dictionary           one for each node

@@ -1,7 +1,7 @@
-//! Codes what goes into a flow's window, in one of two ways that decoders cannot tell apart.
+//! Coders of a flow's window: there are two, and decoders cannot distinguish them.
 //!
 //! ```text
-//!  text           ─► Matcher ─► sequences ─► zstd's entropy stage     (`simd::sequences::ZstdFrame`)
+//!  text           ─► WindowMatcher ─► sequences ─► zstd's entropy stage     (`simd::sequences::ZstdFrame`)
 //!  anything else  ─► zstd at its level
 //! ```
 //! Which of them is known when the window begins, by its first record.

@@ -1,9 +1,9 @@
-//! The dictionary: every chunk this node remembers, for all its peers and flows.
+//! Dictionary: all chunks that this node stores, for all its peers and flows.
 //!
 //! ```text
 //!             ┌─ index: key ─► check, length, place on disk, who holds it, neighbours (40 bytes)
-//! Encoder ──► │
-//! Decoder ──► ├─ memory: bytes of recently used chunks, second-chance eviction
+//! encoder ──► │
+//! decoder ──► ├─ memory: bytes of recently used chunks, second-chance eviction
 //!             │
 //!             └─ log: append-only segments on disk (format: docs/formats/dictionary.md)
 //! ```
