@@ -10,7 +10,7 @@
 //! through pointers.
 //!
 //! ```text
-//!  Kernel::detect() ─► GFNI + AVX-512 │ AVX2 │ NEON │ portable      same results, byte for byte
+//!  detect() ─► GFNI + AVX-512 │ AVX2 │ NEON │ portable      same results, byte for byte
 //! ```
 //!
 //! This is the only core with unsafe code. It is allowed in the files of single instruction sets
