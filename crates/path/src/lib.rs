@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  acknowledged ── sample ──► RttEstimator ── smoothed, variance, min, probe timeout
-//!               ── spans ───► Quantiles ───── "all but one in 500 came within …"
+//!               ── spans ───► DurationQuantiles ── "all but one in 500 came within …"
 //!  acked, lost, timers ─────► PathMtu ─────── how large a packet may be; the next probe
 //! ```
 //!
