@@ -1,7 +1,7 @@
 //! Data reduction alone: two dictionaries, and flows between them without a network.
 //!
 //! ```text
-//!  files, captures ─► Stream ─► encoder ══ frames, counted ══► decoder ─► compared
+//!  files, captures ─► stream ─► encoder ══ frames, counted ══► decoder ─► compared
 //!                                  │  ◄═ acknowledgements, repairs ═ │
 //!                             dictionary                        dictionary ─► segment files
 //! ```
