@@ -1,7 +1,7 @@
 //! TCP reassembly: the bytes that the hosts sent, each direction by itself (RFC 9293 §3.4).
 //!
 //! ```text
-//!  Packet ─handle─► connection ─► half: in order? ─► Event::Data
+//!  packet ─handle─► connection ─► half: in order? ─► StreamEvent::Data
 //!                                   │ ahead: waits for what is missing ─► given up: a gap
 //!                                   └ seen before: counted
 //! ```
