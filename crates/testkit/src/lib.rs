@@ -1,7 +1,7 @@
 //! For tests only: a virtual clock and pairs of machines over an emulated path.
 //!
 //! ```text
-//!   Machine A ──transmit──► Path (BytePipe or emulate::Link, each way) ──receive──► Machine B
+//!   machine A ──transmit──► path (BytePipe or emulate::Link, each way) ──receive──► machine B
 //!             ◄──receive──                                             ◄──transmit──
 //! ```
 //!
