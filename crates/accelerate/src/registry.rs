@@ -122,6 +122,12 @@ pub struct RegisteredAccelerator {
     pub settings: Arc<dyn AcceleratorSettings>,
 }
 
+impl RegisteredAccelerator {
+    fn has_port(&self, port: u16) -> bool {
+        self.entry.ports.contains(&port) || self.settings.further_ports().contains(&port)
+    }
+}
+
 impl Default for AcceleratorRegistry {
     /// Every accelerator of this release with its default settings.
     fn default() -> Self {
@@ -163,8 +169,7 @@ impl AcceleratorRegistry {
     #[must_use]
     pub fn for_port(&self, port: u16) -> &'static AcceleratorEntry {
         let mut registered = self.registered.iter();
-        let serves =
-            |one: &&RegisteredAccelerator| one.entry.ports.contains(&port) && one.settings.is_on();
+        let serves = |one: &&RegisteredAccelerator| one.has_port(port) && one.settings.is_on();
         registered
             .find(serves)
             .map_or(&passthrough::ENTRY, |one| one.entry)
@@ -175,7 +180,7 @@ impl AcceleratorRegistry {
     #[must_use]
     pub fn registered_for_port(&self, port: u16) -> Option<&'static AcceleratorEntry> {
         let mut registered = self.registered.iter();
-        let one = registered.find(|one| one.entry.ports.contains(&port))?;
+        let one = registered.find(|one| one.has_port(port))?;
         Some(one.entry)
     }
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
+use zeroize::Zeroizing;
 
 use crate::FlowOpening;
 use crate::shared::{SharedState, StartContext};
@@ -42,8 +43,58 @@ pub trait AcceleratorSettings: Any + fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Server ports whose flows the accelerator serves beside those of its entry.
+    fn further_ports(&self) -> &[u16] {
+        &[]
+    }
+
+    /// UDP ports that clients shall not reach at intercepted servers, so that they come by TCP.
+    fn blocked_udp_ports(&self) -> &[u16] {
+        &[]
+    }
+
+    /// The files that these settings name. The shell reads them and hands their contents to
+    /// [`Self::with_files`].
+    fn files(&self) -> Vec<SettingFile> {
+        Vec::new()
+    }
+
+    /// The same settings with the contents of [`Self::files`], in that order.
+    ///
+    /// # Errors
+    /// A description of the content that cannot be used. It names the file and holds no secret.
+    fn with_files(
+        &self,
+        contents: &[Zeroizing<Vec<u8>>],
+    ) -> Result<Arc<dyn AcceleratorSettings>, String> {
+        let _ = contents;
+        Err("these settings name no files".to_owned())
+    }
+
     /// Starts the state that one engine keeps of the accelerator.
     fn start(&self, context: StartContext) -> Box<dyn SharedState>;
+}
+
+/// A file that settings name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingFile {
+    /// The setting that names it, for messages.
+    pub key: &'static str,
+    /// The place of its content.
+    pub source: FileSource,
+    /// Bytes that it has at most.
+    pub bytes_max: u64,
+    /// True if it is refused when others than the node's user can read it.
+    pub is_secret: bool,
+}
+
+/// The place of a setting file's content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileSource {
+    /// A file with this path.
+    Path(String),
+    /// The certificates of the authorities that the operating system trusts, as PEM.
+    SystemRoots,
 }
 
 impl dyn AcceleratorSettings {
@@ -106,6 +157,8 @@ pub enum SettingValue {
     Switch(bool),
     /// A list.
     List(Vec<LocatedValue>),
+    /// A table below the accelerator's own.
+    Table(SettingsTable),
     /// A value of a type that no setting has; the type's name.
     Other(&'static str),
 }
@@ -184,6 +237,7 @@ impl<'a> TableReader<'a> {
             SettingValue::Number(_)
             | SettingValue::Switch(_)
             | SettingValue::List(_)
+            | SettingValue::Table(_)
             | SettingValue::Other(_) => {
                 Err(located.wrong(format!("`{key}` is a string; write it in quotes")))
             }
@@ -203,6 +257,7 @@ impl<'a> TableReader<'a> {
             SettingValue::Text(_)
             | SettingValue::Number(_)
             | SettingValue::List(_)
+            | SettingValue::Table(_)
             | SettingValue::Other(_) => {
                 Err(located.wrong(format!("`{key}` is a switch; write true or false")))
             }
@@ -227,6 +282,7 @@ impl<'a> TableReader<'a> {
             | SettingValue::Text(_)
             | SettingValue::Switch(_)
             | SettingValue::List(_)
+            | SettingValue::Table(_)
             | SettingValue::Other(_) => Err(located.wrong(format!(
                 "`{key}` is a whole number from {} to {}",
                 range.start(),
@@ -252,6 +308,7 @@ impl<'a> TableReader<'a> {
             SettingValue::Number(_)
             | SettingValue::Switch(_)
             | SettingValue::List(_)
+            | SettingValue::Table(_)
             | SettingValue::Other(_) => None,
         };
         let chosen = words
@@ -263,6 +320,52 @@ impl<'a> TableReader<'a> {
                 let words: Vec<String> =
                     words.iter().map(|(word, _)| format!("{word:?}")).collect();
                 Err(located.wrong(format!("`{key}` is one of {}", words.join(", "))))
+            }
+        }
+    }
+
+    /// A list of strings that another type parses, if the key is set. An error points at the wrong one.
+    ///
+    /// # Errors
+    /// When it is set to something else.
+    pub fn texts<T, E: fmt::Display>(
+        &mut self,
+        key: &'static str,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Result<Option<Vec<T>>, SettingError> {
+        let Some(located) = self.value(key) else {
+            return Ok(None);
+        };
+        let SettingValue::List(values) = &located.value else {
+            return Err(located.wrong(format!("`{key}` is a list; write [\"...\"]")));
+        };
+        let mut parsed = Vec::new();
+        for one in values {
+            let SettingValue::Text(text) = &one.value else {
+                let message = format!("`{key}` lists strings; write each in quotes");
+                return Err(one.wrong(message));
+            };
+            parsed.push(parse(text).map_err(|error| one.wrong(error.to_string()))?);
+        }
+        Ok(Some(parsed))
+    }
+
+    /// A table below this one, if it is there.
+    ///
+    /// # Errors
+    /// When the key is set to something else.
+    pub fn table(&mut self, key: &'static str) -> Result<Option<&'a SettingsTable>, SettingError> {
+        let Some(located) = self.value(key) else {
+            return Ok(None);
+        };
+        match &located.value {
+            SettingValue::Table(table) => Ok(Some(table)),
+            SettingValue::Text(_)
+            | SettingValue::Number(_)
+            | SettingValue::Switch(_)
+            | SettingValue::List(_)
+            | SettingValue::Other(_) => {
+                Err(located.wrong(format!("`{key}` is a table; write its keys below it")))
             }
         }
     }

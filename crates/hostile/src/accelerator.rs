@@ -185,6 +185,7 @@ fn settings(entry: &registry::AcceleratorEntry) -> Arc<dyn AcceleratorSettings> 
         return Arc::new(http::Settings {
             is_on: true,
             caches: true,
+            tls: None,
         });
     }
     (entry.parse)(&SettingsTable::default()).expect("an empty table gives the defaults")

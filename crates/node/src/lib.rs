@@ -47,6 +47,11 @@ pub mod tls;
 mod wan;
 mod watchdog;
 
+/// The authority of HTTPS interception, for whoever makes one.
+pub mod http_authority {
+    pub use accelerate::http::tls::authority::{AUTHORITY_LIFE_MAX, AuthorityError, NewAuthority};
+}
+
 pub use disk::{DiskError, SegmentFiles, StateLock};
 pub use run::{RunOptions, WatchdogArguments, run};
 pub use run_error::RunError;

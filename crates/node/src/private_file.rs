@@ -14,11 +14,11 @@ use crate::sys;
 
 const ROOT: u32 = 0;
 
-/// The reason why a file cannot be used. `setting` is the key under `[credentials]` that names it.
+/// The reason why a file cannot be used. `setting` is the key that names it, with its section.
 #[derive(Debug, Error)]
 pub enum PrivateFileError {
     /// It cannot be read.
-    #[error("cannot read {}: {cause}; {}write another {setting} under [credentials], or leave it out", path.display(), owner_hint(path, cause))]
+    #[error("cannot read {}: {cause}; {}write another {setting}, or leave it out", path.display(), owner_hint(path, cause))]
     Io {
         /// The file.
         path: PathBuf,

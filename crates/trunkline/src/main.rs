@@ -29,6 +29,7 @@ mod demo_page;
 mod emulate;
 mod environment;
 mod estimate;
+mod http;
 mod lab;
 mod man;
 mod measure;
@@ -82,6 +83,8 @@ enum ProgramCommand {
     Man(man::ManArguments),
     /// Runs a node, checks its configuration, queries a running node.
     Node(node::NodeArguments),
+    /// Makes the authority that interception of HTTPS needs.
+    Http(http::HttpArguments),
     /// Pairs two nodes with a one-time token, lists and removes paired nodes.
     Peer(peer::PeerArguments),
     // Its own text says more.
@@ -102,6 +105,7 @@ impl ProgramCommand {
             ProgramCommand::Completions(command) => command.run(),
             ProgramCommand::Man(command) => command.run(),
             ProgramCommand::Node(command) => command.run(),
+            ProgramCommand::Http(command) => command.run(),
             ProgramCommand::Peer(command) => command.run(),
             ProgramCommand::Estimate(command) => command.run(),
             ProgramCommand::Bench(command) => command.run(),

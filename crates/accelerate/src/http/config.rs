@@ -1,15 +1,20 @@
 //! The settings of the accelerator, and its limits.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::tls::config::TlsSettings;
+
 /// The operator's settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// True if flows to HTTP servers are followed. By default they are reduced and carried like any
     /// other.
     pub is_on: bool,
     /// True if responses are stored for other clients of the site.
     pub caches: bool,
+    /// Whose HTTPS is intercepted; `None` where the configuration has no `[http.tls]`.
+    pub tls: Option<Arc<TlsSettings>>,
 }
 
 impl Default for Settings {
@@ -18,6 +23,7 @@ impl Default for Settings {
         Self {
             is_on: false,
             caches: true,
+            tls: None,
         }
     }
 }

@@ -2,12 +2,17 @@
 
 use std::sync::Arc;
 
+use zeroize::Zeroizing;
+
 use super::config::Settings;
 use super::shared::HttpState;
+use super::tls::{self, config::TlsSettings};
 use crate::FlowOpening;
 use crate::detect::{DetectedProtocol, ProtocolDetection};
 use crate::registry::AcceleratorEntry;
-use crate::settings::{AcceleratorSettings, ParsedSettings, SettingsTable, TableReader};
+use crate::settings::{
+    AcceleratorSettings, ParsedSettings, SettingFile, SettingsTable, TableReader,
+};
 use crate::shared::{SharedState, StartContext};
 
 /// The accelerator in the registry.
@@ -50,8 +55,13 @@ fn parse(table: &SettingsTable) -> ParsedSettings {
     let mut reader = TableReader::new(table);
     let is_on = reader.choice("mode", MODES)?.unwrap_or(false);
     let caches = reader.switch("cache")?.unwrap_or(true);
+    let tls = reader.table("tls")?.map(TlsSettings::parse).transpose()?;
     reader.finish()?;
-    Ok(Arc::new(Settings { is_on, caches }))
+    Ok(Arc::new(Settings {
+        is_on,
+        caches,
+        tls: tls.map(Arc::new),
+    }))
 }
 
 impl AcceleratorSettings for Settings {
@@ -69,13 +79,61 @@ impl AcceleratorSettings for Settings {
 
     fn lines(&self) -> Vec<(&'static str, String)> {
         let mode = if self.is_on { "on" } else { "off" };
-        vec![
+        let mut lines = vec![
             ("mode", format!("{mode:?}")),
             ("cache", self.caches.to_string()),
-        ]
+        ];
+        lines.extend(self.tls.iter().flat_map(|tls| tls.lines()));
+        lines
+    }
+
+    fn remarks(&self, _: bool) -> Vec<String> {
+        let Some(tls) = &self.tls else {
+            return Vec::new();
+        };
+        let mut remarks = tls.remarks();
+        if !self.is_on {
+            remarks.push("[http.tls] does nothing without mode = \"on\" in [http]".to_owned());
+        }
+        remarks
+    }
+
+    fn further_ports(&self) -> &[u16] {
+        let tls = self.tls.as_ref();
+        match tls.is_some_and(|tls| tls.intercepts()) {
+            true => &[tls::config::PORT],
+            false => &[],
+        }
+    }
+
+    fn blocked_udp_ports(&self) -> &[u16] {
+        let tls = self.tls.as_ref();
+        match tls.is_some_and(|tls| tls.intercepts() && tls.blocks_quic) && self.is_on {
+            true => &[tls::config::PORT],
+            false => &[],
+        }
+    }
+
+    fn files(&self) -> Vec<SettingFile> {
+        match (&self.tls, self.is_on) {
+            (Some(tls), true) => tls.files(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn with_files(
+        &self,
+        contents: &[Zeroizing<Vec<u8>>],
+    ) -> Result<Arc<dyn AcceleratorSettings>, String> {
+        let tls = self.tls.as_ref();
+        let tls = tls.map(|tls| tls.with_files(contents)).transpose()?;
+        Ok(Arc::new(Self {
+            tls: tls.map(Arc::new),
+            ..self.clone()
+        }))
     }
 
     fn start(&self, context: StartContext) -> Box<dyn SharedState> {
-        Box::new(HttpState::new(*self, &context))
+        Box::new(HttpState::new(self.clone(), &context))
     }
 }

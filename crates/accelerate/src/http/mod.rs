@@ -44,6 +44,7 @@ mod shared;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+pub mod tls;
 pub(crate) mod wire;
 
 pub use config::Settings;

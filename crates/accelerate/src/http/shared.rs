@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use super::cache::{self, Index, Key, WallTime};
+use super::cache::{self, Index, Key, Scheme, WallTime};
 use super::config::{INDEX_MAX, Settings};
 use super::far::Far;
 use super::near::Near;
+use super::tls::{OriginFacts, TlsState};
 use crate::settings::AcceleratorSettings;
 use crate::shared::{
     HalfContext, PurgeCount, SharedHandle, SharedInput, SharedOutput, SharedState, StartContext,
@@ -24,6 +25,7 @@ pub(super) struct HttpState {
     cache: Option<SharedCache>,
     /// Bytes of memory that the index may hold.
     memory_max: usize,
+    tls: TlsState,
     outputs: VecDeque<SharedOutput>,
 }
 
@@ -31,6 +33,7 @@ impl HttpState {
     /// With nothing stored.
     pub(super) fn new(settings: Settings, context: &StartContext) -> Self {
         Self {
+            tls: TlsState::new(settings.tls.clone()),
             settings,
             cache: None,
             memory_max: INDEX_MAX.min(context.memory_max),
@@ -48,13 +51,15 @@ impl HttpState {
 
 impl SharedState for HttpState {
     fn configure(&mut self, settings: &Arc<dyn AcceleratorSettings>) {
-        self.settings = *settings.expect::<Settings>();
+        self.settings = settings.expect::<Settings>().clone();
+        self.tls.configure(self.settings.tls.clone());
         if !self.settings.caches {
             self.cache = None;
         }
     }
 
     fn set_calendar(&mut self, now: Time, since_1970: Duration) {
+        self.tls.set_calendar(now, since_1970);
         if !self.settings.caches {
             return;
         }
@@ -67,7 +72,14 @@ impl SharedState for HttpState {
     }
 
     fn build(&mut self, half: WanEnd, context: HalfContext) -> Box<dyn AcceleratorHalf> {
+        // What is decided by the server's port must be decided alike at both nodes.
+        let is_clear = super::ENTRY.ports.contains(&context.server.port());
         match half {
+            WanEnd::Near if !is_clear => {
+                let (client, server) = (context.client.ip(), context.server);
+                Box::new(self.tls.near(client, server, self.cache.clone()))
+            }
+            WanEnd::Far if !is_clear => Box::new(self.tls.far()),
             WanEnd::Near => {
                 let cache = self.cache.as_ref();
                 let cache = cache.map(|cache| cache.for_server(context.server));
@@ -102,7 +114,8 @@ impl SharedState for HttpState {
 
     fn buffered(&self) -> usize {
         let cache = self.cache.as_ref();
-        cache.map_or(0, |cache| cache.with(|shared| shared.index.held()))
+        let index = cache.map_or(0, |cache| cache.with(|shared| shared.index.held()));
+        index + self.tls.held()
     }
 
     fn keeps_content(&self) -> bool {
@@ -154,6 +167,8 @@ pub(super) struct Shared {
 pub(super) struct SharedCache {
     /// The server of the flow.
     server: SocketAddr,
+    /// The names that the server has proved to have; `None` for a connection without TLS, where none does.
+    proved: Option<Arc<OriginFacts>>,
     shared: SharedHandle<Shared>,
 }
 
@@ -163,6 +178,7 @@ impl SharedCache {
         let index = Index::new(memory_max);
         Self {
             server: SocketAddr::from(([0, 0, 0, 0], 0)),
+            proved: None,
             shared: SharedHandle::new(Shared { calendar, index }),
         }
     }
@@ -170,7 +186,19 @@ impl SharedCache {
     /// The same cache for a flow to this server.
     pub(super) fn for_server(&self, server: SocketAddr) -> Self {
         let shared = self.shared.clone();
-        Self { server, shared }
+        Self {
+            server,
+            proved: None,
+            shared,
+        }
+    }
+
+    /// The same cache for a flow to this server inside TLS, which has proved these names.
+    pub(super) fn for_proved_server(&self, server: SocketAddr, proved: Arc<OriginFacts>) -> Self {
+        Self {
+            proved: Some(proved),
+            ..self.for_server(server)
+        }
     }
 
     /// Works on what is shared.
@@ -185,6 +213,14 @@ impl SharedCache {
 
     /// The key of a request on this flow.
     pub(super) fn key(&self, head: &super::wire::RequestHead) -> Option<Key> {
-        Key::of(self.server, head)
+        let Some(proved) = &self.proved else {
+            return Key::of(self.server, Scheme::Http, head);
+        };
+        // A host that the server has not proved to be is none of this connection's.
+        let host = std::str::from_utf8(head.fields.single("host")?).ok()?;
+        let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+        let is_proved = proved.covers(&host.to_ascii_lowercase());
+        let key = is_proved.then(|| Key::of(self.server, Scheme::Https, head));
+        key.flatten()
     }
 }

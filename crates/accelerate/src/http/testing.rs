@@ -89,3 +89,11 @@ fn follow<H: super::wire::Head>(
     }
     (heads, payload, None)
 }
+
+/// Reads the bytes as the first message of a TLS client, in one piece and byte by byte.
+///
+/// # Panics
+/// When the pieces change what is found, or more than the limit is looked at.
+pub fn client_hello(bytes: &[u8]) {
+    super::tls::client_hello::read_in_pieces(bytes);
+}

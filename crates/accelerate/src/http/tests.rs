@@ -35,15 +35,15 @@ struct Pair {
 
 /// A dictionary for the near half: a handle is the body itself.
 #[derive(Default)]
-struct Contents {
+pub(super) struct Contents {
     storing: BTreeMap<ContentId, Vec<u8>>,
-    reports: VecDeque<ContentReport>,
+    pub(super) reports: VecDeque<ContentReport>,
     /// How many pieces of a body are there until it is gone.
     gone_after: Option<usize>,
 }
 
 impl Contents {
-    fn take(&mut self, request: ContentRequest) {
+    pub(super) fn take(&mut self, request: ContentRequest) {
         match request {
             ContentRequest::Store { id } => drop(self.storing.insert(id, Vec::new())),
             ContentRequest::Append { id, bytes } => {

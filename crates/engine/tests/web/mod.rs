@@ -113,6 +113,7 @@ impl WebWorld {
 const ON: http::Settings = http::Settings {
     is_on: true,
     caches: true,
+    tls: None,
 };
 
 #[test]
@@ -190,6 +191,7 @@ fn changing_heads_do_not_prevent_content_matches() {
     let mut web = WebWorld::new(http::Settings {
         is_on: true,
         caches: false,
+        tls: None,
     });
     let content = random_bytes(3, 100_000);
     let mut wan_bytes = Vec::new();

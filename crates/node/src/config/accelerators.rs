@@ -82,20 +82,24 @@ fn parse(
         let message = format!("[{}] is a table; write its keys below it", entry.name);
         return Err(located.at(section.span(), &message));
     };
-    let settings = section.iter().map(|(key, value)| TableSetting {
-        key: key.get_ref().to_string(),
-        key_span: key.span(),
-        value: located_value(value),
-    });
-    let table = SettingsTable {
-        settings: settings.collect(),
-    };
+    let table = located_table(section);
     (entry.parse)(&table).map_err(|error| match &error {
         SettingError::UnknownKey { span, key, known } => {
             located.unknown_key(span.clone(), key, known, KEYS)
         }
         SettingError::WrongValue { span, message } => located.at(span.clone(), message),
     })
+}
+
+fn located_table(table: &DeTable<'_>) -> SettingsTable {
+    let settings = table.iter().map(|(key, value)| TableSetting {
+        key: key.get_ref().to_string(),
+        key_span: key.span(),
+        value: located_value(value),
+    });
+    SettingsTable {
+        settings: settings.collect(),
+    }
 }
 
 fn located_value(value: &Spanned<DeValue<'_>>) -> LocatedValue {
@@ -110,7 +114,7 @@ fn located_value(value: &Spanned<DeValue<'_>>) -> LocatedValue {
         DeValue::Array(values) => SettingValue::List(values.iter().map(located_value).collect()),
         DeValue::Float(_) => SettingValue::Other("a number with a fraction"),
         DeValue::Datetime(_) => SettingValue::Other("a date"),
-        DeValue::Table(_) => SettingValue::Other("a table"),
+        DeValue::Table(table) => SettingValue::Table(located_table(table)),
     };
     LocatedValue { value, span }
 }

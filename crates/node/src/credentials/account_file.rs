@@ -37,7 +37,7 @@ pub enum AccountFileError {
 /// # Errors
 /// When the file cannot be read, is open to others, or holds something else.
 pub(crate) fn load_for(path: &Path, node: u32) -> Result<DelegatedAccounts, AccountFileError> {
-    let bytes = private_file::read(path, "accounts", BYTES_MAX, node)?;
+    let bytes = private_file::read(path, "accounts under [credentials]", BYTES_MAX, node)?;
     let text =
         std::str::from_utf8(&bytes).map_err(|_| AccountFileError::NoText(path.to_owned()))?;
     DelegatedAccounts::parse(text).map_err(|cause| AccountFileError::Content {

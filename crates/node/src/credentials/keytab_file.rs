@@ -60,7 +60,7 @@ pub(crate) fn load(path: &Path) -> Result<Keytab, KeytabFileError> {
 /// # Errors
 /// When the file cannot be read, is open to others, or holds no key that can be used.
 pub(crate) fn load_for(path: &Path, node: u32) -> Result<Keytab, KeytabFileError> {
-    let bytes = private_file::read(path, "keytab", BYTES_MAX, node)?;
+    let bytes = private_file::read(path, "keytab under [credentials]", BYTES_MAX, node)?;
     Keytab::parse(&bytes).map_err(|cause| KeytabFileError::Content {
         path: path.to_owned(),
         cause,

@@ -3,11 +3,13 @@
 
 mod account_file;
 pub(crate) mod keytab_file;
+mod setting_files;
 
 use std::sync::Arc;
 
 pub use account_file::AccountFileError;
 pub use keytab_file::KeytabFileError;
+pub use setting_files::SettingFileError;
 use thiserror::Error;
 
 use crate::config::NodeConfig;
@@ -22,6 +24,9 @@ pub enum CredentialsError {
     /// The keytab.
     #[error(transparent)]
     Keytab(#[from] KeytabFileError),
+    /// A file that an accelerator's table names.
+    #[error(transparent)]
+    SettingFile(#[from] SettingFileError),
 }
 
 /// Reads the secrets that a configuration names into its policy.
@@ -37,5 +42,6 @@ pub fn load(config: &mut NodeConfig) -> Result<(), CredentialsError> {
     if let Some(path) = &config.credentials.keytab {
         delegated.keytab = Some(Arc::new(keytab_file::load_for(path, node)?));
     }
+    setting_files::load(&mut config.policy.accelerators, node)?;
     Ok(())
 }

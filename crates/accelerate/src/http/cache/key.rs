@@ -9,30 +9,67 @@ use bytes::Bytes;
 
 use crate::http::wire::RequestHead;
 
+/// The scheme of a connection's URLs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    /// Over TCP alone.
+    #[default]
+    Http,
+    /// Inside TLS.
+    Https,
+}
+
+impl Scheme {
+    /// The beginning of its URLs.
+    fn prefix(self) -> &'static [u8] {
+        match self {
+            Self::Http => b"http://",
+            Self::Https => b"https://",
+        }
+    }
+
+    /// The port that need not be written.
+    fn default_port(self) -> &'static [u8] {
+        match self {
+            Self::Http => b":80",
+            Self::Https => b":443",
+        }
+    }
+
+    /// The scheme of a key's URL.
+    fn of(url: &[u8]) -> Self {
+        match url.starts_with(b"https://") {
+            true => Self::Https,
+            false => Self::Http,
+        }
+    }
+}
+
 /// The key of a response, without what Vary adds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     /// Where the request went.
     pub(crate) server: SocketAddr,
-    /// `http://host/path?query`, the host in lower case and without the default port.
+    /// `http://host/path?query` or with `https`, the host in lower case and without the default port.
     pub(crate) url: Bytes,
 }
 
 impl Key {
     /// The key of a request to this server; `None` where its URL has two readings, so that neither the
     /// request nor its response takes part in caching.
-    pub(crate) fn of(server: SocketAddr, head: &RequestHead) -> Option<Self> {
+    pub(crate) fn of(server: SocketAddr, scheme: Scheme, head: &RequestHead) -> Option<Self> {
         let host = head.fields.single("host").unwrap_or_default();
-        let host = authority(host)?;
+        let host = authority(scheme, host)?;
         let target = head.target();
         let path = match target.strip_prefix(b"/") {
             Some(_) => target,
             None => {
                 // Absolute form (RFC 9112 §3.2.2): servers differ in whether it or Host counts.
-                let (scheme, rest) = target.split_at_checked(7)?;
-                scheme.eq_ignore_ascii_case(b"http://").then_some(())?;
+                let prefix = scheme.prefix();
+                let (named, rest) = target.split_at_checked(prefix.len())?;
+                named.eq_ignore_ascii_case(prefix).then_some(())?;
                 let end = rest.iter().position(|byte| *byte == b'/')?;
-                (authority(&rest[..end])? == host).then_some(())?;
+                (authority(scheme, &rest[..end])? == host).then_some(())?;
                 &rest[end..]
             }
         };
@@ -40,7 +77,7 @@ impl Key {
         if host.is_empty() || !path.iter().all(is_plain) {
             return None;
         }
-        let url = [b"http://", &host[..], path].concat();
+        let url = [scheme.prefix(), &host[..], path].concat();
         Some(Self {
             server,
             url: url.into(),
@@ -51,14 +88,17 @@ impl Key {
     /// Invalidating Stored Responses).
     pub(crate) fn of_same_origin(&self, reference: &[u8]) -> Option<Self> {
         let url = &self.url[..];
-        let host = 7 + url[7..].iter().position(|byte| *byte == b'/')?;
+        let scheme = Scheme::of(url);
+        let prefix = scheme.prefix().len();
+        let host = prefix + url[prefix..].iter().position(|byte| *byte == b'/')?;
         let url = match reference {
             [b'/', b'/', ..] => return None,
             [b'/', ..] => [&url[..host], reference].concat(),
-            _ if reference.to_ascii_lowercase().starts_with(b"http://") => {
-                let end = 7 + reference[7..].iter().position(|byte| *byte == b'/')?;
-                let named = authority(&reference[7..end])?;
-                (named == url[7..host]).then(|| [&url[..host], &reference[end..]].concat())?
+            _ if reference.to_ascii_lowercase().starts_with(scheme.prefix()) => {
+                let behind = &reference[prefix..];
+                let end = prefix + behind.iter().position(|byte| *byte == b'/')?;
+                let named = authority(scheme, &reference[prefix..end])?;
+                (named == url[prefix..host]).then(|| [&url[..host], &reference[end..]].concat())?
             }
             // Relative to the last segment of the path.
             _ if !reference.is_empty() && !reference.contains(&b':') => {
@@ -88,14 +128,14 @@ impl Key {
 }
 
 /// An authority in lower case, without the default port.
-fn authority(text: &[u8]) -> Option<Vec<u8>> {
+fn authority(scheme: Scheme, text: &[u8]) -> Option<Vec<u8>> {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(byte);
     if !text.iter().all(is_part) {
         return None;
     }
     let lower = text.to_ascii_lowercase();
     let bare = lower
-        .strip_suffix(b":80")
+        .strip_suffix(scheme.default_port())
         .or_else(|| lower.strip_suffix(b":"));
     Some(bare.unwrap_or(&lower).to_vec())
 }

@@ -31,7 +31,7 @@ mod tests;
 mod vary;
 
 pub(crate) use index::{Index, LookUp};
-pub(crate) use key::Key;
+pub(crate) use key::{Key, Scheme};
 pub(crate) use stored::{Conditions, Stored};
 
 /// Of the time for which a response had not changed, one part in so many is heuristically fresh

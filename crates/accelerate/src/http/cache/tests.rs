@@ -338,7 +338,7 @@ fn the_index_agrees_with_a_reference_from_the_text_of_the_rfc() {
             let request = Request::random(&mut random);
             let head = request.text();
             let server = SocketAddr::from(([198, 18, 2, 2], 80));
-            let key = Key::of(server, &head).unwrap();
+            let key = Key::of(server, Scheme::Http, &head).unwrap();
             let found = match index.look_up(wall, &key, &head) {
                 LookUp::Miss => Verdict::Miss,
                 LookUp::NotCached => Verdict::NotCached,

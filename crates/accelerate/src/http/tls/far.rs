@@ -1,0 +1,616 @@
+//! The half beside the server: finds out whether an origin can be intercepted, and speaks TLS with it.
+//!
+//! The flow's own connection is opened at the start and says nothing until the near half has decided, so that a client
+//! that is left alone has it for itself. Whether the origin's certificate is valid is found out on a further connection.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use vocab::{FlowSegment, SegmentKind, Time};
+
+use super::TlsState;
+use super::frames::{Carriage, TlsFrame};
+use super::origin::{OriginFault, OriginStream};
+use crate::http::far::Far;
+use crate::http::reasons;
+use crate::{
+    AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode, ServerCommand,
+    ServerConnection, ServerEvent, ServerFailure,
+};
+
+/// How long an origin may take for its part of a handshake.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+/// Bytes for an origin that may wait for the end of the handshake: a round trip beside the far node at 1 Gbit/s.
+const WAITING_MAX: usize = 8 << 20;
+/// The further connection that finds out about the origin. The halves inside use low numbers.
+const PROBE: ServerConnection = ServerConnection(255);
+/// Memory of a TLS connection beside what it holds of its users' bytes.
+const STREAM_OVERHEAD: usize = 24 * 1024;
+
+/// The half beside the server.
+pub(crate) struct FarTls {
+    shared: TlsState,
+    probe: Option<Probe>,
+    session: Option<Box<Session>>,
+    /// When the handshake that goes on is given up.
+    timeout: Option<Time>,
+    note: Option<String>,
+    now: Time,
+    outputs: VecDeque<AcceleratorOutput>,
+}
+
+/// A connection that finds out whether an origin can be intercepted.
+struct Probe {
+    stream: OriginStream,
+    is_answered: bool,
+}
+
+/// An intercepted connection.
+struct Session {
+    name: String,
+    stream: OriginStream,
+    inner: Inner,
+    may_store: bool,
+    /// Bytes that wait for the end of the handshake.
+    waiting: usize,
+    /// The client has ended its direction during the handshake.
+    is_finished: bool,
+    /// Connections of the half inside, beside the flow's own.
+    further: BTreeMap<ServerConnection, FurtherStream>,
+}
+
+/// What works on the content.
+enum Inner {
+    Http1(Box<Far>),
+    /// Nothing any more: it passes as it is, inside TLS.
+    Relay,
+}
+
+/// A further connection of the half inside.
+struct FurtherStream {
+    stream: OriginStream,
+    /// Bytes of the half inside that it has not been told of, and bytes on the wire that carry them.
+    plain: usize,
+    wire: usize,
+}
+
+impl FarTls {
+    /// A half that has not started.
+    pub(super) fn new(shared: TlsState) -> Self {
+        Self {
+            shared,
+            probe: None,
+            session: None,
+            timeout: None,
+            note: None,
+            now: Time::ZERO,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    fn open_stream(&self, name: &str) -> Result<OriginStream, OriginFault> {
+        // Whoever has no table takes no part.
+        let consents = self.shared.settings.is_some();
+        match self.shared.trust.as_ref().filter(|_| consents) {
+            Some(trust) => OriginStream::new(trust, name),
+            None => Err(OriginFault::plain(reasons::TLS_OFF)),
+        }
+    }
+
+    fn may_store(&self) -> bool {
+        let settings = self.shared.settings.as_ref();
+        settings.is_some_and(|tls| tls.may_store_decrypted)
+    }
+
+    fn send_frame(&mut self, frame: &TlsFrame) {
+        self.outputs
+            .push_back(AcceleratorOutput::ToWan(frame.to_segment()));
+    }
+
+    fn hear_frame(&mut self, now: Time, frame: TlsFrame) {
+        match frame {
+            TlsFrame::Ask { name } => self.probe(now, &name),
+            TlsFrame::Begin {
+                name,
+                carriage: Carriage::Single,
+                may_store,
+            } => self.begin(now, name, may_store),
+            TlsFrame::Relay => {
+                if let Some(session) = &mut self.session {
+                    session.inner = Inner::Relay;
+                }
+            }
+            TlsFrame::Begin {
+                carriage: Carriage::Lanes,
+                ..
+            }
+            | TlsFrame::Facts(_)
+            | TlsFrame::Refused(..)
+            | TlsFrame::Failed(..)
+            | TlsFrame::Lane(_)
+            | TlsFrame::Reset(_)
+            | TlsFrame::ResetDone(_)
+            | TlsFrame::LaneEnded(..)
+            | TlsFrame::Credit(..)
+            | TlsFrame::Taken(..) => self.close(ReasonCode::VIOLATION),
+        }
+    }
+
+    /// Finds out whether the origin can be intercepted.
+    fn probe(&mut self, now: Time, name: &str) {
+        if self.probe.is_some() || self.session.is_some() {
+            return self.close(ReasonCode::VIOLATION);
+        }
+        match self.open_stream(name) {
+            Ok(stream) => {
+                self.probe = Some(Probe {
+                    stream,
+                    is_answered: false,
+                });
+                self.timeout = Some(now + HANDSHAKE_WITHIN);
+                self.command(PROBE, ServerCommand::Open);
+            }
+            Err(fault) => self.refuse(fault),
+        }
+    }
+
+    fn refuse(&mut self, fault: OriginFault) {
+        if self.probe.as_ref().is_some_and(|probe| probe.is_answered) {
+            return;
+        }
+        if let Some(probe) = &mut self.probe {
+            probe.is_answered = true;
+            self.command(PROBE, ServerCommand::Reset);
+        }
+        self.timeout = None;
+        self.note = fault.certificate.text().map(str::to_owned);
+        self.send_frame(&TlsFrame::Refused(fault.reason, fault.certificate));
+    }
+
+    fn probe_event(&mut self, event: ServerEvent) {
+        let may_store = self.may_store();
+        let Some(probe) = self.probe.as_mut().filter(|probe| !probe.is_answered) else {
+            return;
+        };
+        match event {
+            ServerEvent::Connected => {
+                let output = probe.stream.take_output();
+                self.command(PROBE, ServerCommand::Write(output));
+            }
+            ServerEvent::Received(bytes) => {
+                let received = probe.stream.receive(&bytes);
+                if received.is_verified_now {
+                    probe.is_answered = true;
+                    probe.stream.finish();
+                }
+                let facts = probe.stream.facts(may_store);
+                let output = probe.stream.take_output();
+                if !output.is_empty() {
+                    self.command(PROBE, ServerCommand::Write(output));
+                }
+                match (received.fault, facts) {
+                    (Some(fault), _) => self.refuse(fault),
+                    (None, Some(facts)) if received.is_verified_now => {
+                        self.timeout = None;
+                        self.command(PROBE, ServerCommand::Finish);
+                        self.send_frame(&TlsFrame::Facts(facts));
+                    }
+                    (None, _) if received.is_finished => {
+                        self.refuse(OriginFault::plain(reasons::ORIGIN_TLS));
+                    }
+                    (None, _) => {}
+                }
+            }
+            ServerEvent::ConnectFailed(_)
+            | ServerEvent::Finished
+            | ServerEvent::Closed
+            | ServerEvent::Failed => self.refuse(OriginFault::plain(reasons::ORIGIN_TLS)),
+            ServerEvent::Taken(_) => {}
+        }
+    }
+
+    /// The near half intercepts: from here on the server's connection is TLS.
+    fn begin(&mut self, now: Time, name: String, may_store: bool) {
+        if self.session.is_some() {
+            return self.close(ReasonCode::VIOLATION);
+        }
+        let stream = match self.open_stream(&name) {
+            Ok(stream) => stream,
+            Err(fault) => return self.fail(fault),
+        };
+        self.timeout = Some(now + HANDSHAKE_WITHIN);
+        self.session = Some(Box::new(Session {
+            name,
+            stream,
+            inner: Inner::Http1(Box::new(Far::new())),
+            may_store: may_store && self.may_store(),
+            waiting: 0,
+            is_finished: false,
+            further: BTreeMap::new(),
+        }));
+        self.flush();
+        self.tell(now, AcceleratorInput::Start);
+    }
+
+    /// The origin is not what it was when the near half answered its client.
+    fn fail(&mut self, fault: OriginFault) {
+        self.timeout = None;
+        self.note = fault.certificate.text().map(str::to_owned);
+        self.send_frame(&TlsFrame::Failed(fault.reason, fault.certificate));
+    }
+
+    /// Sends what TLS has for the server.
+    fn flush(&mut self) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let output = session.stream.take_output();
+        if !output.is_empty() {
+            self.outputs.push_back(AcceleratorOutput::ToLan(output));
+        }
+    }
+
+    /// Takes what the server sends.
+    fn hear_server(&mut self, now: Time, bytes: Bytes) {
+        let Some(session) = &mut self.session else {
+            // It is not TLS; the near half lets go.
+            return self
+                .outputs
+                .push_back(AcceleratorOutput::ToWan(FlowSegment::payload(bytes)));
+        };
+        let received = session.stream.receive(&bytes);
+        if received.is_verified_now {
+            self.timeout = None;
+            session.waiting = 0;
+            if std::mem::take(&mut session.is_finished) {
+                session.stream.finish();
+                self.flush();
+                self.outputs.push_back(AcceleratorOutput::FinishLan);
+            }
+        }
+        self.flush();
+        if !received.plain.is_empty() {
+            self.tell(now, AcceleratorInput::Lan(received.plain));
+        }
+        if let Some(fault) = received.fault {
+            let is_verified = self
+                .session
+                .as_ref()
+                .is_some_and(|one| one.stream.is_verified());
+            return match is_verified {
+                // It broke off in the middle: so does the client's connection.
+                true => self.close(reasons::ORIGIN_TLS),
+                false => self.fail(fault),
+            };
+        }
+        if received.is_finished {
+            self.server_finished(now);
+        }
+    }
+
+    fn server_finished(&mut self, now: Time) {
+        match &self.session {
+            Some(session) if !session.stream.is_verified() => {
+                self.fail(OriginFault::plain(reasons::ORIGIN_TLS));
+            }
+            Some(_) => self.tell(now, AcceleratorInput::LanFinished),
+            None => self.outputs.push_back(AcceleratorOutput::FinishWan),
+        }
+    }
+
+    /// Tells the half inside what happened, and does what it wants.
+    fn tell(&mut self, now: Time, input: AcceleratorInput) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        match &mut session.inner {
+            Inner::Http1(far) => far.handle(now, input),
+            Inner::Relay => match input {
+                AcceleratorInput::Lan(bytes) => self.send_wan(FlowSegment::payload(bytes)),
+                AcceleratorInput::LanFinished => {
+                    self.outputs.push_back(AcceleratorOutput::FinishWan)
+                }
+                AcceleratorInput::Wan(segment) if segment.kind != SegmentKind::Frame => {
+                    self.write_server(&segment.bytes);
+                }
+                AcceleratorInput::WanFinished => self.finish_server(),
+                _ => {}
+            },
+        }
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(session) = &mut self.session
+            && let Inner::Http1(far) = &mut session.inner
+            && let Some(output) = far.poll_output()
+        {
+            match output {
+                AcceleratorOutput::ToLan(bytes) => self.write_server(&bytes),
+                AcceleratorOutput::FinishLan => self.finish_server(),
+                AcceleratorOutput::ToWan(segment) => self.send_wan(segment),
+                AcceleratorOutput::EndBody if !session.may_store => {}
+                AcceleratorOutput::Server(which, command) => self.further(which, command),
+                AcceleratorOutput::LettingGo(LettingGo::LetGo { .. }) => {
+                    session.inner = Inner::Relay;
+                    self.send_frame(&TlsFrame::Relay);
+                }
+                // It was opened at the start.
+                AcceleratorOutput::OpenServer => {}
+                AcceleratorOutput::EndBody
+                | AcceleratorOutput::FinishWan
+                | AcceleratorOutput::OpenFlow
+                | AcceleratorOutput::AnsweredHere(_)
+                | AcceleratorOutput::Claim(_)
+                | AcceleratorOutput::ClaimReleased
+                | AcceleratorOutput::Content(_)
+                | AcceleratorOutput::LettingGo(LettingGo::Close { .. }) => {
+                    self.outputs.push_back(output)
+                }
+            }
+        }
+    }
+
+    fn send_wan(&mut self, mut segment: FlowSegment) {
+        let may_store = self.session.as_ref().is_some_and(|one| one.may_store);
+        if segment.kind == SegmentKind::Payload && !may_store {
+            segment.kind = SegmentKind::Control;
+        }
+        self.outputs.push_back(AcceleratorOutput::ToWan(segment));
+    }
+
+    /// Sends bytes to the server, inside TLS.
+    fn write_server(&mut self, plain: &[u8]) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        session.stream.send(plain);
+        if !session.stream.is_verified() {
+            session.waiting += plain.len();
+            if session.waiting > WAITING_MAX {
+                return self.close(ReasonCode::LIMIT);
+            }
+        }
+        self.flush();
+    }
+
+    fn finish_server(&mut self) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        if !session.stream.is_verified() {
+            session.is_finished = true;
+            return;
+        }
+        session.stream.finish();
+        self.flush();
+        self.outputs.push_back(AcceleratorOutput::FinishLan);
+    }
+
+    fn command(&mut self, which: ServerConnection, command: ServerCommand) {
+        self.outputs
+            .push_back(AcceleratorOutput::Server(which, command));
+    }
+
+    /// The half inside wants something of a further connection.
+    fn further(&mut self, which: ServerConnection, command: ServerCommand) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let name = session.name.clone();
+        match command {
+            ServerCommand::Open => match self.open_stream(&name) {
+                Ok(stream) => {
+                    let one = FurtherStream {
+                        stream,
+                        plain: 0,
+                        wire: 0,
+                    };
+                    if let Some(session) = &mut self.session {
+                        session.further.insert(which, one);
+                    }
+                    self.command(which, ServerCommand::Open);
+                }
+                Err(_) => {
+                    self.tell_further(which, ServerEvent::ConnectFailed(ServerFailure::Refused))
+                }
+            },
+            ServerCommand::Write(bytes) => {
+                if let Some(one) = session.further.get_mut(&which) {
+                    one.plain += bytes.len();
+                    one.stream.send(&bytes);
+                    self.flush_further(which);
+                }
+            }
+            ServerCommand::Finish => {
+                if let Some(one) = session.further.get_mut(&which) {
+                    one.stream.finish();
+                    self.flush_further(which);
+                    self.command(which, ServerCommand::Finish);
+                }
+            }
+            ServerCommand::Reset => {
+                session.further.remove(&which);
+                self.command(which, ServerCommand::Reset);
+            }
+            ServerCommand::PauseReading | ServerCommand::ResumeReading => {
+                self.command(which, command);
+            }
+        }
+    }
+
+    fn flush_further(&mut self, which: ServerConnection) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let Some(one) = session.further.get_mut(&which) else {
+            return;
+        };
+        let output = one.stream.take_output();
+        if !output.is_empty() {
+            one.wire += output.len();
+            self.command(which, ServerCommand::Write(output));
+        }
+    }
+
+    /// Tells the half inside of one of its further connections.
+    fn tell_further(&mut self, which: ServerConnection, event: ServerEvent) {
+        if let Some(session) = &mut self.session
+            && let Inner::Http1(far) = &mut session.inner
+        {
+            far.handle(self.now, AcceleratorInput::Server(which, event));
+        }
+    }
+
+    fn further_event(&mut self, now: Time, which: ServerConnection, event: ServerEvent) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let Some(one) = session.further.get_mut(&which) else {
+            return;
+        };
+        let mut events = Vec::new();
+        match event {
+            // It is open for the half inside when the certificate is verified.
+            ServerEvent::Connected => self.flush_further(which),
+            ServerEvent::Received(bytes) => {
+                let received = one.stream.receive(&bytes);
+                let was_verified = one.stream.is_verified() && !received.is_verified_now;
+                if received.is_verified_now {
+                    events.push(ServerEvent::Connected);
+                }
+                if !received.plain.is_empty() {
+                    events.push(ServerEvent::Received(received.plain));
+                }
+                if received.fault.is_some() {
+                    session.further.remove(&which);
+                    self.command(which, ServerCommand::Reset);
+                    events.push(match was_verified {
+                        true => ServerEvent::Failed,
+                        false => ServerEvent::ConnectFailed(ServerFailure::Refused),
+                    });
+                } else {
+                    self.flush_further(which);
+                    if received.is_finished {
+                        events.push(ServerEvent::Finished);
+                    }
+                }
+            }
+            ServerEvent::Taken(bytes) => {
+                one.wire = one.wire.saturating_sub(bytes);
+                let taken = match one.wire {
+                    0 => one.plain,
+                    _ => bytes.min(one.plain),
+                };
+                one.plain -= taken;
+                if taken > 0 {
+                    events.push(ServerEvent::Taken(taken));
+                }
+            }
+            ServerEvent::Finished => events.push(ServerEvent::Finished),
+            ServerEvent::ConnectFailed(_) | ServerEvent::Closed | ServerEvent::Failed => {
+                let was_verified = one.stream.is_verified();
+                session.further.remove(&which);
+                events.push(match (was_verified, event) {
+                    (false, ServerEvent::Closed | ServerEvent::Failed) => {
+                        ServerEvent::ConnectFailed(ServerFailure::Refused)
+                    }
+                    (_, event) => event,
+                });
+            }
+        }
+        for event in events {
+            self.tell(now, AcceleratorInput::Server(which, event));
+        }
+    }
+
+    fn close(&mut self, reason: ReasonCode) {
+        let letting_go = LettingGo::Close { reason };
+        self.outputs
+            .push_back(AcceleratorOutput::LettingGo(letting_go));
+    }
+
+    fn timed_out(&mut self, now: Time) {
+        if self.timeout.is_some_and(|at| at <= now) {
+            self.timeout = None;
+            let late = OriginFault::plain(reasons::ORIGIN_TLS);
+            match &self.session {
+                Some(_) => self.fail(late),
+                None => self.refuse(late),
+            }
+        }
+        self.tell(now, AcceleratorInput::Timeout);
+    }
+}
+
+impl AcceleratorHalf for FarTls {
+    fn handle(&mut self, now: Time, input: AcceleratorInput) {
+        self.now = now;
+        self.shared.clock.observe(now);
+        match input {
+            AcceleratorInput::Start => self.outputs.push_back(AcceleratorOutput::OpenServer),
+            AcceleratorInput::Lan(bytes) => self.hear_server(now, bytes),
+            AcceleratorInput::LanFinished => self.server_finished(now),
+            AcceleratorInput::Wan(segment) if segment.kind == SegmentKind::Frame => {
+                match TlsFrame::parse(&segment.bytes) {
+                    Ok(Some(frame)) => self.hear_frame(now, frame),
+                    Ok(None) => self.tell(now, AcceleratorInput::Wan(segment)),
+                    Err(_) => self.close(ReasonCode::VIOLATION),
+                }
+            }
+            AcceleratorInput::Wan(segment) => match self.session {
+                Some(_) => self.tell(now, AcceleratorInput::Wan(segment)),
+                // The near half is about to let go.
+                None => self
+                    .outputs
+                    .push_back(AcceleratorOutput::ToLan(segment.bytes)),
+            },
+            AcceleratorInput::WanFinished => match self.session {
+                Some(_) => self.tell(now, AcceleratorInput::WanFinished),
+                None => self.outputs.push_back(AcceleratorOutput::FinishLan),
+            },
+            AcceleratorInput::Server(PROBE, event) => self.probe_event(event),
+            AcceleratorInput::Server(which, event) => self.further_event(now, which, event),
+            AcceleratorInput::Timeout => self.timed_out(now),
+            AcceleratorInput::WanSilent(_)
+            | AcceleratorInput::ClaimGranted
+            | AcceleratorInput::ClaimRevoked
+            | AcceleratorInput::ClaimDenied
+            | AcceleratorInput::Content(_)
+            | AcceleratorInput::Woken => self.tell(now, input),
+        }
+    }
+
+    fn poll_output(&mut self) -> Option<AcceleratorOutput> {
+        self.outputs.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let inner = self
+            .session
+            .as_ref()
+            .and_then(|session| match &session.inner {
+                Inner::Http1(far) => far.poll_timeout(),
+                Inner::Relay => None,
+            });
+        [self.timeout, inner].into_iter().flatten().min()
+    }
+
+    fn buffered(&self) -> usize {
+        let probe = self.probe.as_ref().map_or(0, |_| STREAM_OVERHEAD);
+        let session = self.session.as_ref().map_or(0, |session| {
+            let inner = match &session.inner {
+                Inner::Http1(far) => far.buffered(),
+                Inner::Relay => 0,
+            };
+            let streams = (1 + session.further.len()) * STREAM_OVERHEAD;
+            inner + session.waiting + streams
+        });
+        probe + session
+    }
+
+    fn note(&self) -> Option<String> {
+        self.note.clone()
+    }
+}
