@@ -115,7 +115,7 @@ fn an_edited_reply_leaves_at_once() {
 
 /// A chunk that is not whole yet leaves as copies and literals, and they may be more than one record takes.
 #[test]
-fn edits_every_20_bytes_fit_the_operations_of_records() {
+fn edits_every_20_bytes_fit_record_operations() {
     let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     // No chunk ends in what repeats itself, so that all of it is the open tail.
     let mut file = noise(8, 5_000).to_vec();
