@@ -89,6 +89,26 @@ pub(crate) fn http_framing(bytes: &[u8]) {
     http::testing::framing(bytes);
 }
 
+/// Bytes as the first message of a TLS client.
+pub(crate) fn client_hello(bytes: &[u8]) {
+    http::testing::client_hello(bytes);
+}
+
+/// Good inputs for [`client_hello`].
+pub(crate) fn client_hello_seeds() -> Vec<CorpusSeed> {
+    vec![seed("hello", http::testing::sample_hello())]
+}
+
+/// Bytes as those of an HTTP/2 client behind its preface.
+pub(crate) fn http2_client(bytes: &[u8]) {
+    http::testing::http2_client(bytes);
+}
+
+/// Good inputs for [`http2_client`].
+pub(crate) fn http2_client_seeds() -> Vec<CorpusSeed> {
+    vec![seed("request", http::testing::HTTP2_REQUEST)]
+}
+
 /// Good inputs for [`http_framing`].
 pub(crate) fn http_framing_seeds() -> Vec<CorpusSeed> {
     vec![

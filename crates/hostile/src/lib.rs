@@ -95,6 +95,16 @@ pub const ENTRIES: &[FuzzEntry] = &[
         seeds: accelerator::http_framing_seeds,
     },
     FuzzEntry {
+        name: "accelerate_client_hello",
+        run: accelerator::client_hello,
+        seeds: accelerator::client_hello_seeds,
+    },
+    FuzzEntry {
+        name: "accelerate_http2_client",
+        run: accelerator::http2_client,
+        seeds: accelerator::http2_client_seeds,
+    },
+    FuzzEntry {
         name: "tunnel_frame",
         run: tunnel_wire::frame,
         seeds: tunnel_wire::frame_seeds,

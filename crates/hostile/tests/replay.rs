@@ -48,6 +48,8 @@ replays! {
     accelerate_smb1_structures,
     accelerate_smb_pair,
     accelerate_http_framing,
+    accelerate_client_hello,
+    accelerate_http2_client,
     tunnel_frame,
     tunnel_session,
     tunnel_correction,

@@ -142,7 +142,12 @@ pub(crate) fn cores_use_no_input_or_output(checkout: &Checkout) -> Result<Vec<St
     let mut complaints = Vec::new();
     for name in present_cores(checkout) {
         for (section, dependency) in dependencies(checkout, name)? {
-            if section == "dependencies" && INPUT_OUTPUT.contains(&dependency.as_str()) {
+            let is_traits_alone = (name, dependency.as_str()) == ("accelerate", "tokio")
+                && has_no_features(checkout, name, &dependency)?;
+            if section == "dependencies"
+                && INPUT_OUTPUT.contains(&dependency.as_str())
+                && !is_traits_alone
+            {
                 complaints.push(format!(
                     "crates/{name}/Cargo.toml: {dependency} does input, output or chance; a core is handed these by a shell"
                 ));
@@ -273,6 +278,20 @@ fn dependencies(checkout: &Checkout, name: &str) -> Result<Vec<(String, String)>
     Ok(found)
 }
 
+/// True if a crate takes a dependency without any of its features: of tokio these are the traits of a socket, and no
+/// socket.
+fn has_no_features(checkout: &Checkout, name: &str, dependency: &str) -> Result<bool> {
+    let manifest = manifest(checkout, name)?;
+    let table = manifest
+        .get("dependencies")
+        .and_then(|table| table.get(dependency))
+        .and_then(toml::Value::as_table);
+    Ok(table.is_some_and(|table| {
+        let is_bare = table.get("default-features") == Some(&toml::Value::Boolean(false));
+        is_bare && !table.contains_key("features")
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::files::TextFile;
@@ -333,6 +352,25 @@ mod tests {
                 .len(),
             1
         );
+    }
+
+    #[test]
+    fn the_traits_of_a_socket_are_no_runtime() {
+        let bare = "tokio = { version = \"1\", default-features = false }";
+        let with_net =
+            "tokio = { version = \"1\", default-features = false, features = [\"net\"] }";
+        for (name, line, complaints) in [
+            ("accelerate", bare, 0),
+            ("accelerate", with_net, 1),
+            ("accelerate", "tokio.workspace = true", 1),
+            ("reduce", bare, 1),
+        ] {
+            let path = format!("crates/{name}/Cargo.toml");
+            let text = format!("[dependencies]\n{line}\n");
+            let checked = checkout(&[(&path, &text)]);
+            let found = cores_use_no_input_or_output(&checked).expect("the text is TOML");
+            assert_eq!(found.len(), complaints, "{name}: {line}");
+        }
     }
 
     #[test]

@@ -162,6 +162,11 @@ pub trait AcceleratorHalf: Send {
         0
     }
 
+    /// False while the half can pass on no more of the content that it reads.
+    fn takes_content(&self) -> bool {
+        true
+    }
+
     /// Requests of its host that the half has answered itself, for the operator.
     fn answered(&self) -> u64 {
         0

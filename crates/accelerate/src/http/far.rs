@@ -35,6 +35,11 @@ impl Far {
         }
     }
 
+    /// True if no response has begun and not ended, as far as is known.
+    pub(super) fn is_between_responses(&self) -> bool {
+        self.follows && self.responses.is_between_messages()
+    }
+
     /// Learns of the requests in what the client sends.
     fn follow_requests(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
         while !bytes.is_empty() {

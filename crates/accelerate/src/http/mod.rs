@@ -35,6 +35,7 @@ mod cache;
 mod config;
 mod entry;
 mod far;
+mod h2;
 mod near;
 #[cfg(test)]
 mod prefetch;

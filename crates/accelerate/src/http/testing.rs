@@ -97,3 +97,37 @@ fn follow<H: super::wire::Head>(
 pub fn client_hello(bytes: &[u8]) {
     super::tls::client_hello::read_in_pieces(bytes);
 }
+
+/// Takes the bytes as those of an HTTP/2 client behind its preface.
+///
+/// # Panics
+/// When a limit does not hold.
+pub fn http2_client(bytes: &[u8]) {
+    super::h2::any_client(bytes);
+}
+
+/// What a client of HTTP/2 sends behind its preface: SETTINGS, and a GET of `https://a.example/` on stream 1.
+pub const HTTP2_REQUEST: &[u8] =
+    b"\0\0\0\x04\0\0\0\0\0\0\0\x0e\x01\x05\0\0\0\x01\x82\x87\x84\x41\x09a.example";
+
+/// A ClientHello that names `a.example` and offers h2 and http/1.1.
+#[must_use]
+pub fn sample_hello() -> Vec<u8> {
+    let name = b"a.example";
+    let mut extensions = vec![0, 0, 0, 14, 0, 12, 0, 0, 9];
+    extensions.extend_from_slice(name);
+    extensions.extend_from_slice(b"\0\x10\0\x0e\0\x0c\x02h2\x08http/1.1");
+    let mut body = vec![3, 3];
+    body.extend_from_slice(&[7; 32]);
+    // No session, one cipher suite, and no compression.
+    body.extend_from_slice(&[0, 0, 2, 0x13, 0x01, 1, 0]);
+    body.extend_from_slice(&(extensions.len() as u16).to_be_bytes());
+    body.extend_from_slice(&extensions);
+    let mut message = vec![1, 0];
+    message.extend_from_slice(&(body.len() as u16).to_be_bytes());
+    message.extend_from_slice(&body);
+    let mut record = vec![22, 3, 1];
+    record.extend_from_slice(&(message.len() as u16).to_be_bytes());
+    record.extend_from_slice(&message);
+    record
+}

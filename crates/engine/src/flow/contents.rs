@@ -234,7 +234,11 @@ impl Flow {
         let share = turn.budget.share();
         let for_peer = self.encoder.pending() + self.encoder.pending_overhead();
         let peer_takes = !self.contents.feeds_peer || for_peer < READ_AHEAD.min(share);
-        self.lan.held() < WRITE_AHEAD.min(share) && peer_takes
+        let half_takes = match &self.stage {
+            FlowStage::Running(accelerator) => accelerator.takes_content(),
+            FlowStage::Released => true,
+        };
+        self.lan.held() < WRITE_AHEAD.min(share) && peer_takes && half_takes
     }
 }
 

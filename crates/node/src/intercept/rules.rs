@@ -142,11 +142,21 @@ pub struct InterceptRuleset {
     bypass_ports: Vec<RangeInclusive<u16>>,
     only_marked: Option<MarkMatch>,
     rules: Vec<InterceptRule>,
+    /// UDP ports of servers that clients are kept from, so that they come by TCP.
+    blocked_udp_ports: Vec<u16>,
     accept: AcceptMode,
     accept_rules: Vec<AcceptRule>,
     /// The ports for held SYNs; `None` where they cannot be held, and all clients are accepted at
     /// once.
     hold: Option<HoldPorts>,
+}
+
+/// The UDP ports that accelerators which are on keep clients from.
+fn blocked_udp_ports(config: &NodeConfig) -> Vec<u16> {
+    let accelerators = config.policy.accelerators.iter();
+    let ports = accelerators.flat_map(|one| one.settings.blocked_udp_ports());
+    let ports: BTreeSet<u16> = ports.copied().collect();
+    ports.into_iter().collect()
 }
 
 /// The bits of the packet mark that are ours.
@@ -164,6 +174,7 @@ impl InterceptRuleset {
             bypass_ports: joined(config.bypass_ports.clone()),
             only_marked: config.intercept.only_marked,
             rules: config.intercept.rules.clone(),
+            blocked_udp_ports: blocked_udp_ports(config),
             accept: config.policy.accept,
             accept_rules: config.policy.accept_rules.clone(),
             hold,
@@ -250,8 +261,34 @@ impl InterceptRuleset {
             );
         }
         text.push_str("  }\n");
+        text.push_str(&self.udp_chain(&interfaces));
         text.push_str(&self.watching_chains());
         text.push_str("}\n");
+        text
+    }
+
+    /// Refuses what is forwarded to the UDP ports that clients are kept from. A refusal has a browser go on by TCP at once.
+    fn udp_chain(&self, interfaces: &str) -> String {
+        if self.blocked_udp_ports.is_empty() {
+            return String::new();
+        }
+        let ports: Vec<String> = self.blocked_udp_ports.iter().map(u16::to_string).collect();
+        let ports = ports.join(", ");
+        let mut text =
+            "  chain refuse_udp {\n    type filter hook forward priority filter; policy accept;\n"
+                .to_owned();
+        let _ = writeln!(text, "    iifname != {{ {interfaces} }} return");
+        for (family, version) in FAMILIES {
+            let _ = write!(
+                text,
+                r"    {family} daddr @peers{version} return
+    {family} saddr . {family} daddr @bypassed_routes{version} return
+    {family} saddr @passing{version} return
+    {family} daddr @destinations{version} udp dport {{ {ports} }} reject
+"
+            );
+        }
+        text.push_str("  }\n");
         text
     }
 
@@ -737,6 +774,7 @@ mod tests {
             bypass_ports: vec![22..=22, 8100..=8199],
             only_marked: None,
             rules: Vec::new(),
+            blocked_udp_ports: Vec::new(),
             accept: AcceptMode::Learned,
             accept_rules: Vec::new(),
             hold: Some(HoldPorts {
@@ -751,6 +789,32 @@ mod tests {
             .iter()
             .map(|text| text.parse().unwrap())
             .collect()
+    }
+
+    #[test]
+    fn blocked_udp_ports_are_refused_towards_intercepted_networks() {
+        let contents = TableContents {
+            destinations: &prefixes(),
+            ..TableContents::default()
+        };
+        assert!(!ruleset().install(&contents).contains("refuse_udp"));
+        let ruleset = InterceptRuleset {
+            blocked_udp_ports: vec![443],
+            ..ruleset()
+        };
+        let text = ruleset.install(&contents);
+        let chain = text.split("chain refuse_udp").nth(1).unwrap();
+        let first = chain.lines().nth(2).unwrap();
+        assert!(
+            first.contains("iifname != { \"lan0\", \"lan1\" } return"),
+            "{chain}"
+        );
+        for line in [
+            "ip daddr @destinations4 udp dport { 443 } reject",
+            "ip6 daddr @destinations6 udp dport { 443 } reject",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod broken_pipes;
 mod captures;
 mod closes;
 mod http;
+mod https;
 mod kills;
 mod operation;
 mod relay;

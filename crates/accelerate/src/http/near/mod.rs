@@ -92,6 +92,14 @@ impl Near {
         }
     }
 
+    /// True if the half owes nothing to anybody, so that another one can go on in its place.
+    pub(super) fn is_idle(&self) -> bool {
+        let owes = !self.owed.is_empty() || !self.ended.is_empty();
+        let waits = self.answering.is_some() || self.postponed.is_some() || self.held > 0;
+        let is_between = self.requests.is_between_messages();
+        self.state == State::Following && !owes && !waits && is_between
+    }
+
     /// Takes what the client sends.
     fn hear_client(&mut self, mut bytes: Bytes) {
         while !bytes.is_empty() && self.state == State::Following {

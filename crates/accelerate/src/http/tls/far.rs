@@ -10,6 +10,7 @@ use bytes::Bytes;
 use vocab::{FlowSegment, SegmentKind, Time};
 
 use super::TlsState;
+use super::far_lanes::OriginLanes;
 use super::frames::{Carriage, TlsFrame};
 use super::origin::{OriginFault, OriginStream};
 use crate::http::far::Far;
@@ -20,19 +21,21 @@ use crate::{
 };
 
 /// How long an origin may take for its part of a handshake.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes for an origin that may wait for the end of the handshake: a round trip beside the far node at 1 Gbit/s.
 const WAITING_MAX: usize = 8 << 20;
 /// The further connection that finds out about the origin. The halves inside use low numbers.
 const PROBE: ServerConnection = ServerConnection(255);
 /// Memory of a TLS connection beside what it holds of its users' bytes.
-const STREAM_OVERHEAD: usize = 24 * 1024;
+pub(super) const STREAM_OVERHEAD: usize = 24 * 1024;
 
 /// The half beside the server.
 pub(crate) struct FarTls {
     shared: TlsState,
-    probe: Option<Probe>,
-    session: Option<Box<Session>>,
+    probe: Option<OriginProbe>,
+    session: Option<Box<OriginSession>>,
+    /// The connections of a client that speaks HTTP/2.
+    lanes: Option<Box<OriginLanes>>,
     /// When the handshake that goes on is given up.
     timeout: Option<Time>,
     note: Option<String>,
@@ -41,30 +44,42 @@ pub(crate) struct FarTls {
 }
 
 /// A connection that finds out whether an origin can be intercepted.
-struct Probe {
+struct OriginProbe {
     stream: OriginStream,
     is_answered: bool,
 }
 
 /// An intercepted connection.
-struct Session {
+struct OriginSession {
     name: String,
     stream: OriginStream,
-    inner: Inner,
+    inner: FarContent,
     may_store: bool,
     /// Bytes that wait for the end of the handshake.
     waiting: usize,
     /// The client has ended its direction during the handshake.
     is_finished: bool,
+    /// The server has ended its direction as TLS wants it.
+    has_ended: bool,
     /// Connections of the half inside, beside the flow's own.
     further: BTreeMap<ServerConnection, FurtherStream>,
 }
 
 /// What works on the content.
-enum Inner {
+enum FarContent {
     Http1(Box<Far>),
     /// Nothing any more: it passes as it is, inside TLS.
     Relay,
+}
+
+impl FarContent {
+    /// True if a response has begun and not ended.
+    fn is_within_response(&self) -> bool {
+        match self {
+            Self::Http1(far) => !far.is_between_responses(),
+            Self::Relay => false,
+        }
+    }
 }
 
 /// A further connection of the half inside.
@@ -82,6 +97,7 @@ impl FarTls {
             shared,
             probe: None,
             session: None,
+            lanes: None,
             timeout: None,
             note: None,
             now: Time::ZERO,
@@ -109,6 +125,12 @@ impl FarTls {
     }
 
     fn hear_frame(&mut self, now: Time, frame: TlsFrame) {
+        if let Some(lanes) = &mut self.lanes {
+            return match lanes.hear_frame(now, &frame) {
+                true => self.drain_lanes(),
+                false => self.close(ReasonCode::VIOLATION),
+            };
+        }
         match frame {
             TlsFrame::Ask { name } => self.probe(now, &name),
             TlsFrame::Begin {
@@ -118,14 +140,24 @@ impl FarTls {
             } => self.begin(now, name, may_store),
             TlsFrame::Relay => {
                 if let Some(session) = &mut self.session {
-                    session.inner = Inner::Relay;
+                    session.inner = FarContent::Relay;
                 }
             }
             TlsFrame::Begin {
+                name,
                 carriage: Carriage::Lanes,
-                ..
+                may_store,
+            } => {
+                let may_store = may_store && self.may_store();
+                match self.shared.trust.clone().filter(|_| self.session.is_none()) {
+                    Some(trust) => {
+                        let lanes = OriginLanes::new(trust, name, may_store);
+                        self.lanes = Some(Box::new(lanes));
+                    }
+                    None => self.fail(OriginFault::plain(reasons::TLS_OFF)),
+                }
             }
-            | TlsFrame::Facts(_)
+            TlsFrame::Facts(_)
             | TlsFrame::Refused(..)
             | TlsFrame::Failed(..)
             | TlsFrame::Lane(_)
@@ -144,7 +176,7 @@ impl FarTls {
         }
         match self.open_stream(name) {
             Ok(stream) => {
-                self.probe = Some(Probe {
+                self.probe = Some(OriginProbe {
                     stream,
                     is_answered: false,
                 });
@@ -210,6 +242,19 @@ impl FarTls {
         }
     }
 
+    /// Passes on what lanes have put out.
+    fn drain_lanes(&mut self) {
+        let Some(lanes) = &mut self.lanes else {
+            return;
+        };
+        while let Some(output) = lanes.poll_output() {
+            self.outputs.push_back(output);
+        }
+        if let Some(fault) = lanes.take_fault() {
+            self.fail(fault);
+        }
+    }
+
     /// The near half intercepts: from here on the server's connection is TLS.
     fn begin(&mut self, now: Time, name: String, may_store: bool) {
         if self.session.is_some() {
@@ -220,13 +265,14 @@ impl FarTls {
             Err(fault) => return self.fail(fault),
         };
         self.timeout = Some(now + HANDSHAKE_WITHIN);
-        self.session = Some(Box::new(Session {
+        self.session = Some(Box::new(OriginSession {
             name,
             stream,
-            inner: Inner::Http1(Box::new(Far::new())),
+            inner: FarContent::Http1(Box::new(Far::new())),
             may_store: may_store && self.may_store(),
             waiting: 0,
             is_finished: false,
+            has_ended: false,
             further: BTreeMap::new(),
         }));
         self.flush();
@@ -253,6 +299,9 @@ impl FarTls {
 
     /// Takes what the server sends.
     fn hear_server(&mut self, now: Time, bytes: Bytes) {
+        if self.lanes.is_some() {
+            return;
+        }
         let Some(session) = &mut self.session else {
             // It is not TLS; the near half lets go.
             return self
@@ -285,14 +334,23 @@ impl FarTls {
             };
         }
         if received.is_finished {
+            if let Some(session) = &mut self.session {
+                session.has_ended = true;
+            }
             self.server_finished(now);
         }
     }
 
     fn server_finished(&mut self, now: Time) {
         match &self.session {
+            // The flow's own connection says nothing, so servers end it sooner or later.
+            None if self.lanes.is_some() => {}
             Some(session) if !session.stream.is_verified() => {
                 self.fail(OriginFault::plain(reasons::ORIGIN_TLS));
+            }
+            // RFC 8446 §6.1 (Closure Alerts): without one, somebody else may have cut the response.
+            Some(session) if !session.has_ended && session.inner.is_within_response() => {
+                self.close(reasons::ORIGIN_TLS);
             }
             Some(_) => self.tell(now, AcceleratorInput::LanFinished),
             None => self.outputs.push_back(AcceleratorOutput::FinishWan),
@@ -305,8 +363,8 @@ impl FarTls {
             return;
         };
         match &mut session.inner {
-            Inner::Http1(far) => far.handle(now, input),
-            Inner::Relay => match input {
+            FarContent::Http1(far) => far.handle(now, input),
+            FarContent::Relay => match input {
                 AcceleratorInput::Lan(bytes) => self.send_wan(FlowSegment::payload(bytes)),
                 AcceleratorInput::LanFinished => {
                     self.outputs.push_back(AcceleratorOutput::FinishWan)
@@ -323,7 +381,7 @@ impl FarTls {
 
     fn drain(&mut self) {
         while let Some(session) = &mut self.session
-            && let Inner::Http1(far) = &mut session.inner
+            && let FarContent::Http1(far) = &mut session.inner
             && let Some(output) = far.poll_output()
         {
             match output {
@@ -333,7 +391,7 @@ impl FarTls {
                 AcceleratorOutput::EndBody if !session.may_store => {}
                 AcceleratorOutput::Server(which, command) => self.further(which, command),
                 AcceleratorOutput::LettingGo(LettingGo::LetGo { .. }) => {
-                    session.inner = Inner::Relay;
+                    session.inner = FarContent::Relay;
                     self.send_frame(&TlsFrame::Relay);
                 }
                 // It was opened at the start.
@@ -457,7 +515,7 @@ impl FarTls {
     /// Tells the half inside of one of its further connections.
     fn tell_further(&mut self, which: ServerConnection, event: ServerEvent) {
         if let Some(session) = &mut self.session
-            && let Inner::Http1(far) = &mut session.inner
+            && let FarContent::Http1(far) = &mut session.inner
         {
             far.handle(self.now, AcceleratorInput::Server(which, event));
         }
@@ -540,6 +598,10 @@ impl FarTls {
                 None => self.refuse(late),
             }
         }
+        if let Some(lanes) = &mut self.lanes {
+            lanes.timed_out(now);
+        }
+        self.drain_lanes();
         self.tell(now, AcceleratorInput::Timeout);
     }
 }
@@ -559,6 +621,12 @@ impl AcceleratorHalf for FarTls {
                     Err(_) => self.close(ReasonCode::VIOLATION),
                 }
             }
+            AcceleratorInput::Wan(segment) if self.lanes.is_some() => {
+                if let Some(lanes) = &mut self.lanes {
+                    lanes.hear_near(now, segment);
+                }
+                self.drain_lanes();
+            }
             AcceleratorInput::Wan(segment) => match self.session {
                 Some(_) => self.tell(now, AcceleratorInput::Wan(segment)),
                 // The near half is about to let go.
@@ -566,11 +634,21 @@ impl AcceleratorHalf for FarTls {
                     .outputs
                     .push_back(AcceleratorOutput::ToLan(segment.bytes)),
             },
+            AcceleratorInput::WanFinished if self.lanes.is_some() => {
+                self.outputs.push_back(AcceleratorOutput::FinishLan);
+                self.outputs.push_back(AcceleratorOutput::FinishWan);
+            }
             AcceleratorInput::WanFinished => match self.session {
                 Some(_) => self.tell(now, AcceleratorInput::WanFinished),
                 None => self.outputs.push_back(AcceleratorOutput::FinishLan),
             },
             AcceleratorInput::Server(PROBE, event) => self.probe_event(event),
+            AcceleratorInput::Server(which, event) if self.lanes.is_some() => {
+                if let Some(lanes) = &mut self.lanes {
+                    lanes.server_event(now, which, event);
+                }
+                self.drain_lanes();
+            }
             AcceleratorInput::Server(which, event) => self.further_event(now, which, event),
             AcceleratorInput::Timeout => self.timed_out(now),
             AcceleratorInput::WanSilent(_)
@@ -591,23 +669,25 @@ impl AcceleratorHalf for FarTls {
             .session
             .as_ref()
             .and_then(|session| match &session.inner {
-                Inner::Http1(far) => far.poll_timeout(),
-                Inner::Relay => None,
+                FarContent::Http1(far) => far.poll_timeout(),
+                FarContent::Relay => None,
             });
-        [self.timeout, inner].into_iter().flatten().min()
+        let lanes = self.lanes.as_ref().and_then(|lanes| lanes.poll_timeout());
+        [self.timeout, inner, lanes].into_iter().flatten().min()
     }
 
     fn buffered(&self) -> usize {
         let probe = self.probe.as_ref().map_or(0, |_| STREAM_OVERHEAD);
         let session = self.session.as_ref().map_or(0, |session| {
             let inner = match &session.inner {
-                Inner::Http1(far) => far.buffered(),
-                Inner::Relay => 0,
+                FarContent::Http1(far) => far.buffered(),
+                FarContent::Relay => 0,
             };
             let streams = (1 + session.further.len()) * STREAM_OVERHEAD;
             inner + session.waiting + streams
         });
-        probe + session
+        let lanes = self.lanes.as_ref().map_or(0, |lanes| lanes.held());
+        probe + session + lanes
     }
 
     fn note(&self) -> Option<String> {

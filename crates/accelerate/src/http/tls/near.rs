@@ -15,6 +15,7 @@ use super::TlsState;
 use super::client_hello::{ClientHello, HelloReader, HelloStep};
 use super::facts::{KnownOrigin, OriginFacts, OriginKnowledge};
 use super::frames::{Carriage, CertificateFault, TlsFrame};
+use super::lanes::ClientLanes;
 use super::stream::{ReceivedBytes, TlsStream};
 use crate::http::config::OPEN_AFTER;
 use crate::http::near::Near;
@@ -37,14 +38,14 @@ pub(crate) struct NearTls {
     client: IpAddr,
     server: SocketAddr,
     cache: Option<SharedCache>,
-    state: State,
+    state: NearTlsState,
     /// When the flow is opened although the client has said nothing, or when the far half's answer is late.
     timeout: Option<Time>,
     note: Option<String>,
     outputs: VecDeque<AcceleratorOutput>,
 }
 
-enum State {
+enum NearTlsState {
     /// The ClientHello is not whole.
     Reading(HelloReader),
     /// The far half finds out whether the origin can be intercepted.
@@ -53,28 +54,29 @@ enum State {
         hello: ClientHello,
         held: BytesMut,
     },
-    Intercepting(Box<Session>),
+    Intercepting(Box<ClientSession>),
     /// The client's connection has ended, and the other direction is about to.
     Ended,
     LetGo,
 }
 
 /// An intercepted connection.
-struct Session {
+struct ClientSession {
     name: String,
     stream: TlsStream,
     facts: Arc<OriginFacts>,
-    inner: Inner,
+    inner: NearContent,
     /// The far half knows that the connection is intercepted.
     has_begun: bool,
     may_store: bool,
 }
 
 /// What works on the content.
-enum Inner {
+enum NearContent {
     /// Nothing, until the handshake has ended.
     Handshake,
     Http1(Box<Near>),
+    Http2(Box<ClientLanes>),
     /// Nothing any more: it passes as it is, inside TLS.
     Relay,
 }
@@ -92,7 +94,7 @@ impl NearTls {
             client,
             server,
             cache,
-            state: State::Reading(HelloReader::default()),
+            state: NearTlsState::Reading(HelloReader::default()),
             timeout: None,
             note: None,
             outputs: VecDeque::new(),
@@ -103,19 +105,19 @@ impl NearTls {
     fn read(&mut self, now: Time, bytes: &[u8]) {
         self.timeout = None;
         match &mut self.state {
-            State::Reading(reader) => match reader.push(bytes) {
+            NearTlsState::Reading(reader) => match reader.push(bytes) {
                 HelloStep::More => {}
                 HelloStep::NotTls => self.let_go(reasons::TLS_MISSING),
                 HelloStep::Whole(hello) => self.decide(now, hello),
             },
-            State::Asked { held, .. } => {
+            NearTlsState::Asked { held, .. } => {
                 held.extend_from_slice(bytes);
                 self.timeout = Some(now + ANSWER_WITHIN);
                 if held.len() > WAITING_MAX {
                     self.let_go(ReasonCode::LIMIT);
                 }
             }
-            State::Intercepting(_) | State::Ended | State::LetGo => {}
+            NearTlsState::Intercepting(_) | NearTlsState::Ended | NearTlsState::LetGo => {}
         }
     }
 
@@ -137,7 +139,7 @@ impl NearTls {
                 self.outputs
                     .push_back(AcceleratorOutput::ToWan(ask.to_segment()));
                 self.timeout = Some(now + ANSWER_WITHIN);
-                self.state = State::Asked {
+                self.state = NearTlsState::Asked {
                     name,
                     hello,
                     held: BytesMut::from(&held[..]),
@@ -179,7 +181,7 @@ impl NearTls {
 
     /// Takes what the far half found out.
     fn answered(&mut self, now: Time, answer: Result<OriginFacts, (ReasonCode, CertificateFault)>) {
-        let State::Asked { name, hello, .. } = &self.state else {
+        let NearTlsState::Asked { name, hello, .. } = &self.state else {
             return;
         };
         let (name, hello) = (name.clone(), hello.clone());
@@ -215,9 +217,9 @@ impl NearTls {
     fn intercept(&mut self, now: Time, name: String, hello: &ClientHello, known: &KnownOrigin) {
         self.timeout = None;
         let connection = self.leaf(&name, known).and_then(|mut leaf| {
-            if protocol_of(hello) == Some(Protocol::Http1) {
+            if protocol_of(hello) == Some(ClientProtocol::Http1) {
                 let http1 = Arc::make_mut(&mut leaf);
-                http1.alpn_protocols = vec![b"http/1.1".to_vec()];
+                http1.alpn_protocols = vec![HTTP1.to_vec()];
             }
             ServerConnection::new(leaf).ok()
         });
@@ -228,11 +230,11 @@ impl NearTls {
         let settings = self.shared.settings.as_ref();
         let may_store =
             known.facts.may_store && settings.is_some_and(|tls| tls.may_store_decrypted);
-        self.state = State::Intercepting(Box::new(Session {
+        self.state = NearTlsState::Intercepting(Box::new(ClientSession {
             name,
             stream: TlsStream::new(connection),
             facts: Arc::clone(&known.facts),
-            inner: Inner::Handshake,
+            inner: NearContent::Handshake,
             has_begun: false,
             may_store,
         }));
@@ -266,7 +268,7 @@ impl NearTls {
             .with_cert_resolver(Arc::new(SingleCertAndKey::from(leaf)));
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
         let config = Arc::new(config);
         let (all, server) = (&self.shared.known, self.server);
         all.with(|all| all.keep_leaf(server, name, &config));
@@ -275,7 +277,7 @@ impl NearTls {
 
     /// Takes what the client sends on an intercepted connection.
     fn hear_client(&mut self, now: Time, bytes: &[u8]) {
-        let State::Intercepting(session) = &mut self.state else {
+        let NearTlsState::Intercepting(session) = &mut self.state else {
             return;
         };
         let received = session.stream.receive(bytes);
@@ -300,22 +302,33 @@ impl NearTls {
 
     /// Begins to work on the content once the handshake has ended.
     fn take_up(&mut self, now: Time) {
-        let State::Intercepting(session) = &mut self.state else {
+        let NearTlsState::Intercepting(session) = &mut self.state else {
             return;
         };
-        if session.stream.is_handshaking() || !matches!(session.inner, Inner::Handshake) {
+        if session.stream.is_handshaking() || !matches!(session.inner, NearContent::Handshake) {
             return;
         }
         let cache = self.cache.as_ref().filter(|_| session.may_store);
         let facts = Arc::clone(&session.facts);
         let cache = cache.map(|cache| cache.for_proved_server(self.server, facts));
-        session.inner = Inner::Http1(Box::new(Near::new(cache)));
+        if session.stream.protocol() == Some(HTTP2) {
+            let (name, facts) = (session.name.clone(), Arc::clone(&session.facts));
+            let lanes = ClientLanes::new(
+                self.server,
+                self.cache.clone().filter(|_| session.may_store),
+                name,
+                facts,
+            );
+            session.inner = NearContent::Http2(Box::new(lanes));
+            return;
+        }
+        session.inner = NearContent::Http1(Box::new(Near::new(cache)));
         self.tell(now, AcceleratorInput::Start);
     }
 
     /// The client's end of TLS has failed, or it has said why it does not go on.
     fn client_failed(&mut self, now: Time, error: &Error) {
-        let State::Intercepting(session) = &self.state else {
+        let NearTlsState::Intercepting(session) = &self.state else {
             return;
         };
         if let Error::AlertReceived(alert) = error
@@ -333,18 +346,18 @@ impl NearTls {
 
     /// Ends the connection behind what was written.
     fn end(&mut self) {
-        self.state = State::Ended;
+        self.state = NearTlsState::Ended;
         self.outputs.push_back(AcceleratorOutput::FinishLan);
         self.outputs.push_back(AcceleratorOutput::FinishWan);
     }
 
     /// Tells the half inside what happened, and does what it wants.
     fn tell(&mut self, now: Time, input: AcceleratorInput) {
-        let State::Intercepting(session) = &mut self.state else {
+        let NearTlsState::Intercepting(session) = &mut self.state else {
             return;
         };
         match &mut session.inner {
-            Inner::Handshake => {
+            NearContent::Handshake => {
                 // Whoever ends before the handshake has, ends it.
                 if matches!(
                     input,
@@ -354,8 +367,27 @@ impl NearTls {
                 }
                 return;
             }
-            Inner::Http1(near) => near.handle(now, input),
-            Inner::Relay => match input {
+            NearContent::Http1(near) => near.handle(now, input),
+            NearContent::Http2(lanes) => {
+                match input {
+                    AcceleratorInput::Lan(bytes) => lanes.hear_client(now, bytes),
+                    AcceleratorInput::LanFinished => lanes.client_finished(now),
+                    AcceleratorInput::Wan(segment) => lanes.hear_far(now, segment),
+                    AcceleratorInput::Content(report) => lanes.content_report(now, report),
+                    // The flow's own connection to the origin is not used; lanes have their own ends.
+                    AcceleratorInput::WanFinished => {}
+                    AcceleratorInput::Start
+                    | AcceleratorInput::Server(..)
+                    | AcceleratorInput::ClaimGranted
+                    | AcceleratorInput::ClaimRevoked
+                    | AcceleratorInput::ClaimDenied => {}
+                    AcceleratorInput::WanSilent(_)
+                    | AcceleratorInput::Timeout
+                    | AcceleratorInput::Woken => lanes.tell_all(now, &input),
+                }
+                return self.drain_lanes();
+            }
+            NearContent::Relay => match input {
                 AcceleratorInput::Lan(bytes) => self.send_wan(FlowSegment::payload(bytes)),
                 AcceleratorInput::LanFinished => {
                     self.outputs.push_back(AcceleratorOutput::FinishWan)
@@ -371,8 +403,8 @@ impl NearTls {
     }
 
     fn drain(&mut self) {
-        while let State::Intercepting(session) = &mut self.state
-            && let Inner::Http1(near) = &mut session.inner
+        while let NearTlsState::Intercepting(session) = &mut self.state
+            && let NearContent::Http1(near) = &mut session.inner
             && let Some(output) = near.poll_output()
         {
             match output {
@@ -381,7 +413,7 @@ impl NearTls {
                 AcceleratorOutput::ToWan(segment) => self.send_wan(segment),
                 AcceleratorOutput::EndBody if !session.may_store => {}
                 AcceleratorOutput::LettingGo(LettingGo::LetGo { reason }) => {
-                    session.inner = Inner::Relay;
+                    session.inner = NearContent::Relay;
                     let explanation = reasons::explain(reason, crate::ReasonSource::ThisNode);
                     let explanation = explanation.or_else(|| reason.common_explanation());
                     let text = explanation.map(|explanation| explanation.text);
@@ -404,15 +436,45 @@ impl NearTls {
         }
     }
 
+    /// Passes on what lanes have put out.
+    fn drain_lanes(&mut self) {
+        while let NearTlsState::Intercepting(session) = &mut self.state
+            && let NearContent::Http2(lanes) = &mut session.inner
+        {
+            let bytes = lanes.take_client_output();
+            if !bytes.is_empty() {
+                self.write_client(&bytes);
+                continue;
+            }
+            match lanes.poll_output() {
+                Some(AcceleratorOutput::ToWan(segment)) => self.send_wan(segment),
+                Some(AcceleratorOutput::EndBody) if !session.may_store => {}
+                Some(output) => self.outputs.push_back(output),
+                None if lanes.is_closed() => {
+                    self.finish_client();
+                    self.state = NearTlsState::Ended;
+                    self.outputs.push_back(AcceleratorOutput::FinishWan);
+                    return;
+                }
+                None => return,
+            }
+        }
+    }
+
     /// Sends to the far half, which first hears that the connection is intercepted.
     fn send_wan(&mut self, mut segment: FlowSegment) {
-        let State::Intercepting(session) = &mut self.state else {
+        let NearTlsState::Intercepting(session) = &mut self.state else {
             return;
         };
         if !std::mem::replace(&mut session.has_begun, true) {
             let begin = TlsFrame::Begin {
                 name: session.name.clone(),
-                carriage: Carriage::Single,
+                carriage: match session.inner {
+                    NearContent::Http2(_) => Carriage::Lanes,
+                    NearContent::Handshake | NearContent::Http1(_) | NearContent::Relay => {
+                        Carriage::Single
+                    }
+                },
                 may_store: session.may_store,
             };
             self.outputs
@@ -426,7 +488,7 @@ impl NearTls {
 
     /// Sends bytes to the client, inside TLS.
     fn write_client(&mut self, plain: &[u8]) {
-        let State::Intercepting(session) = &mut self.state else {
+        let NearTlsState::Intercepting(session) = &mut self.state else {
             return;
         };
         session.stream.send(plain);
@@ -435,7 +497,7 @@ impl NearTls {
     }
 
     fn finish_client(&mut self) {
-        let State::Intercepting(session) = &mut self.state else {
+        let NearTlsState::Intercepting(session) = &mut self.state else {
             return;
         };
         session.stream.finish();
@@ -460,15 +522,15 @@ impl NearTls {
             }
         }
         match &self.state {
-            State::Reading(_) | State::Asked { .. } => {
+            NearTlsState::Reading(_) | NearTlsState::Asked { .. } => {
                 if segment.kind != SegmentKind::Frame {
                     // The server has spoken first, which none does in TLS.
                     self.write_lan(segment.bytes);
                     self.let_go(reasons::TLS_MISSING);
                 }
             }
-            State::Intercepting(_) => self.tell(now, AcceleratorInput::Wan(segment)),
-            State::Ended | State::LetGo => {}
+            NearTlsState::Intercepting(_) => self.tell(now, AcceleratorInput::Wan(segment)),
+            NearTlsState::Ended | NearTlsState::LetGo => {}
         }
     }
 
@@ -477,35 +539,44 @@ impl NearTls {
             TlsFrame::Facts(facts) => self.answered(now, Ok(facts)),
             TlsFrame::Refused(reason, fault) => self.answered(now, Err((reason, fault))),
             TlsFrame::Failed(reason, fault) => {
-                if let State::Intercepting(session) = &self.state {
+                if let NearTlsState::Intercepting(session) = &self.state {
                     let name = session.name.clone();
                     self.leave_alone(now, &name, reason, fault);
                     self.close(reason);
                 }
             }
             TlsFrame::Relay => {
-                if let State::Intercepting(session) = &mut self.state {
-                    session.inner = Inner::Relay;
+                if let NearTlsState::Intercepting(session) = &mut self.state {
+                    session.inner = NearContent::Relay;
                 }
             }
-            // Those of the near half, and of lanes, which this connection has none of.
-            TlsFrame::Ask { .. }
-            | TlsFrame::Begin { .. }
-            | TlsFrame::Lane(_)
-            | TlsFrame::Reset(_)
+            TlsFrame::Lane(_)
             | TlsFrame::ResetDone(_)
             | TlsFrame::LaneEnded(..)
-            | TlsFrame::Credit(..)
-            | TlsFrame::Taken(..) => {}
+            | TlsFrame::Taken(..) => {
+                if let NearTlsState::Intercepting(session) = &mut self.state
+                    && let NearContent::Http2(lanes) = &mut session.inner
+                {
+                    lanes.hear_frame(now, &frame);
+                    self.drain_lanes();
+                }
+            }
+            // Those of the near half.
+            TlsFrame::Ask { .. }
+            | TlsFrame::Begin { .. }
+            | TlsFrame::Reset(_)
+            | TlsFrame::Credit(..) => {}
         }
     }
 
     /// What the client has sent and nobody has answered.
     fn take_held(&mut self) -> Bytes {
         match &mut self.state {
-            State::Reading(reader) => reader.take_held(),
-            State::Asked { held, .. } => held.split().freeze(),
-            State::Intercepting(_) | State::Ended | State::LetGo => Bytes::new(),
+            NearTlsState::Reading(reader) => reader.take_held(),
+            NearTlsState::Asked { held, .. } => held.split().freeze(),
+            NearTlsState::Intercepting(_) | NearTlsState::Ended | NearTlsState::LetGo => {
+                Bytes::new()
+            }
         }
     }
 
@@ -517,14 +588,14 @@ impl NearTls {
             self.outputs
                 .push_back(AcceleratorOutput::ToWan(FlowSegment::payload(held)));
         }
-        self.state = State::LetGo;
+        self.state = NearTlsState::LetGo;
         let letting_go = LettingGo::LetGo { reason };
         self.outputs
             .push_back(AcceleratorOutput::LettingGo(letting_go));
     }
 
     fn close(&mut self, reason: ReasonCode) {
-        self.state = State::LetGo;
+        self.state = NearTlsState::LetGo;
         let letting_go = LettingGo::Close { reason };
         self.outputs
             .push_back(AcceleratorOutput::LettingGo(letting_go));
@@ -532,58 +603,70 @@ impl NearTls {
 
     fn client_finished(&mut self, now: Time) {
         match &self.state {
-            State::Reading(reader) if reader.held().is_empty() => self.end(),
-            State::Reading(_) | State::Asked { .. } => {
+            NearTlsState::Reading(reader) if reader.held().is_empty() => self.end(),
+            NearTlsState::Reading(_) | NearTlsState::Asked { .. } => {
                 let held = self.take_held();
                 self.outputs
                     .push_back(AcceleratorOutput::ToWan(FlowSegment::payload(held)));
                 self.outputs.push_back(AcceleratorOutput::FinishWan);
                 self.let_go(reasons::TLS_MISSING);
             }
-            State::Intercepting(_) => self.tell(now, AcceleratorInput::LanFinished),
-            State::Ended | State::LetGo => {}
+            NearTlsState::Intercepting(_) => self.tell(now, AcceleratorInput::LanFinished),
+            NearTlsState::Ended | NearTlsState::LetGo => {}
         }
     }
 
     fn far_finished(&mut self, now: Time) {
         match &self.state {
-            State::Reading(_) | State::Asked { .. } => {
+            NearTlsState::Reading(_) | NearTlsState::Asked { .. } => {
                 self.outputs.push_back(AcceleratorOutput::FinishLan);
                 self.let_go(reasons::TLS_MISSING);
             }
-            State::Intercepting(_) => self.tell(now, AcceleratorInput::WanFinished),
-            State::Ended | State::LetGo => {}
+            NearTlsState::Intercepting(_) => self.tell(now, AcceleratorInput::WanFinished),
+            NearTlsState::Ended | NearTlsState::LetGo => {}
         }
     }
 
     fn timed_out(&mut self, now: Time) {
         let is_due = self.timeout.is_some_and(|at| at <= now);
         match &self.state {
-            State::Reading(_) if is_due => {
+            NearTlsState::Reading(_) if is_due => {
                 self.timeout = None;
                 self.outputs.push_back(AcceleratorOutput::OpenFlow);
             }
             // A far node of an earlier release never answers.
-            State::Asked { .. } if is_due => self.let_go(reasons::TLS_OFF),
-            State::Reading(_) | State::Asked { .. } | State::Ended | State::LetGo => {}
-            State::Intercepting(_) => self.tell(now, AcceleratorInput::Timeout),
+            NearTlsState::Asked { .. } if is_due => self.let_go(reasons::TLS_OFF),
+            NearTlsState::Reading(_)
+            | NearTlsState::Asked { .. }
+            | NearTlsState::Ended
+            | NearTlsState::LetGo => {}
+            NearTlsState::Intercepting(_) => self.tell(now, AcceleratorInput::Timeout),
         }
     }
 }
 
 /// A version of HTTP towards the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Protocol {
+enum ClientProtocol {
     Http1,
+    Http2,
 }
 
+/// Names of application protocols (RFC 7301 §6, IANA Considerations; RFC 9113 §3.1, HTTP/2 Version Identification).
+const HTTP1: &[u8] = b"http/1.1";
+const HTTP2: &[u8] = b"h2";
+
 /// The protocol that a client will speak; `None` where it offers others only.
-fn protocol_of(hello: &ClientHello) -> Option<Protocol> {
+fn protocol_of(hello: &ClientHello) -> Option<ClientProtocol> {
     let Some(protocols) = &hello.protocols else {
-        return Some(Protocol::Http1);
+        return Some(ClientProtocol::Http1);
     };
     let offers = |protocol: &[u8]| protocols.iter().any(|one| one == protocol);
-    offers(b"http/1.1").then_some(Protocol::Http1)
+    match (offers(HTTP2), offers(HTTP1)) {
+        (true, _) => Some(ClientProtocol::Http2),
+        (false, true) => Some(ClientProtocol::Http1),
+        (false, false) => None,
+    }
 }
 
 /// True if a client says by this alert that it does not want our certificate (RFC 8446 §6.2, Error Alerts), or that
@@ -608,7 +691,7 @@ impl AcceleratorHalf for NearTls {
         match input {
             AcceleratorInput::Start => self.timeout = Some(now + OPEN_AFTER),
             AcceleratorInput::Lan(bytes) => match self.state {
-                State::Intercepting(_) => self.hear_client(now, &bytes),
+                NearTlsState::Intercepting(_) => self.hear_client(now, &bytes),
                 _ => self.read(now, &bytes),
             },
             AcceleratorInput::LanFinished => self.client_finished(now),
@@ -631,9 +714,10 @@ impl AcceleratorHalf for NearTls {
 
     fn poll_timeout(&self) -> Option<Time> {
         match &self.state {
-            State::Intercepting(session) => match &session.inner {
-                Inner::Http1(near) => near.poll_timeout(),
-                Inner::Handshake | Inner::Relay => None,
+            NearTlsState::Intercepting(session) => match &session.inner {
+                NearContent::Http1(near) => near.poll_timeout(),
+                NearContent::Http2(lanes) => lanes.poll_timeout(),
+                NearContent::Handshake | NearContent::Relay => None,
             },
             _ => self.timeout,
         }
@@ -641,24 +725,36 @@ impl AcceleratorHalf for NearTls {
 
     fn buffered(&self) -> usize {
         match &self.state {
-            State::Reading(reader) => reader.held().len(),
-            State::Asked { held, .. } => held.len(),
-            State::Intercepting(session) => {
+            NearTlsState::Reading(reader) => reader.held().len(),
+            NearTlsState::Asked { held, .. } => held.len(),
+            NearTlsState::Intercepting(session) => {
                 let inner = match &session.inner {
-                    Inner::Http1(near) => near.buffered(),
-                    Inner::Handshake | Inner::Relay => 0,
+                    NearContent::Http1(near) => near.buffered(),
+                    NearContent::Http2(lanes) => lanes.held(),
+                    NearContent::Handshake | NearContent::Relay => 0,
                 };
                 inner + STREAM_OVERHEAD
             }
-            State::Ended | State::LetGo => 0,
+            NearTlsState::Ended | NearTlsState::LetGo => 0,
+        }
+    }
+
+    fn takes_content(&self) -> bool {
+        match &self.state {
+            NearTlsState::Intercepting(session) => match &session.inner {
+                NearContent::Http2(lanes) => lanes.takes_content(),
+                NearContent::Handshake | NearContent::Http1(_) | NearContent::Relay => true,
+            },
+            _ => true,
         }
     }
 
     fn answered(&self) -> u64 {
         match &self.state {
-            State::Intercepting(session) => match &session.inner {
-                Inner::Http1(near) => near.answered(),
-                Inner::Handshake | Inner::Relay => 0,
+            NearTlsState::Intercepting(session) => match &session.inner {
+                NearContent::Http1(near) => near.answered(),
+                NearContent::Http2(lanes) => lanes.answered(),
+                NearContent::Handshake | NearContent::Relay => 0,
             },
             _ => 0,
         }
@@ -668,13 +764,13 @@ impl AcceleratorHalf for NearTls {
         if self.note.is_some() {
             return self.note.clone();
         }
-        let State::Intercepting(session) = &self.state else {
+        let NearTlsState::Intercepting(session) = &self.state else {
             return None;
         };
         let version = session.stream.protocol().unwrap_or(b"http/1.1");
         let inner = match &session.inner {
-            Inner::Http1(near) => near.note(),
-            Inner::Handshake | Inner::Relay => None,
+            NearContent::Http1(near) => near.note(),
+            NearContent::Handshake | NearContent::Http2(_) | NearContent::Relay => None,
         };
         let inner = inner.map(|note| format!(", {note}"));
         Some(format!(

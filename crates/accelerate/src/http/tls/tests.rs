@@ -1,6 +1,8 @@
 //! Both halves between a TLS client and a TLS server in memory.
 
-use std::collections::BTreeMap;
+mod http2;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,13 +70,15 @@ impl TestAuthority {
 }
 
 /// The origin's configuration.
-struct Origin {
+struct TestOrigin {
     config: Arc<ServerConfig>,
     /// What it answers to every request.
     answer: &'static str,
+    /// What follows that.
+    more: Bytes,
 }
 
-impl Origin {
+impl TestOrigin {
     fn new(authority: &TestAuthority, name: &str, not_after: i64) -> Self {
         let facts = OriginFacts {
             names: vec![name.to_owned()],
@@ -94,6 +98,7 @@ impl Origin {
         Self {
             config: Arc::new(config),
             answer: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nCache-Control: max-age=60\r\n\r\nhello",
+            more: Bytes::new(),
         }
     }
 
@@ -118,40 +123,50 @@ impl Origin {
 }
 
 /// One connection at the origin.
-struct OriginEnd {
+struct TestOriginEnd {
     stream: TlsStream,
     heard: Vec<u8>,
+    /// All that it has heard.
+    log: Vec<u8>,
     answer: &'static str,
+    more: Bytes,
 }
 
-impl OriginEnd {
-    fn new(origin: &Origin) -> Self {
+impl TestOriginEnd {
+    fn new(origin: &TestOrigin) -> Self {
         let connection = ServerConnection::new(Arc::clone(&origin.config)).unwrap();
         Self {
             stream: TlsStream::new(connection),
             heard: Vec::new(),
+            log: Vec::new(),
             answer: origin.answer,
+            more: origin.more.clone(),
         }
     }
 
     fn hear(&mut self, bytes: &[u8]) -> Bytes {
         let received = self.stream.receive(bytes);
         self.heard.extend_from_slice(&received.plain);
+        self.log.extend_from_slice(&received.plain);
         while let Some(end) = self.heard.windows(4).position(|end| end == b"\r\n\r\n") {
-            self.heard.drain(..end + 4);
-            self.stream.send(self.answer.as_bytes());
+            let request: Vec<u8> = self.heard.drain(..end + 4).collect();
+            // Some requests are never answered.
+            if !request.starts_with(b"GET /slow") {
+                self.stream.send(self.answer.as_bytes());
+                self.stream.send(&self.more);
+            }
         }
         self.stream.take_output()
     }
 }
 
 /// What lives longer than a connection.
-struct Sites {
+struct InterceptingSites {
     near: TlsState,
     far: TlsState,
     cache: SharedCache,
     contents: Contents,
-    origin: Origin,
+    origin: TestOrigin,
     now: Time,
 }
 
@@ -168,8 +183,8 @@ fn settings(authority: Option<&TestAuthority>, roots: Option<&TestAuthority>) ->
     settings
 }
 
-impl Sites {
-    fn new(ours: &TestAuthority, theirs: &TestAuthority, origin: Origin) -> Self {
+impl InterceptingSites {
+    fn new(ours: &TestAuthority, theirs: &TestAuthority, origin: TestOrigin) -> Self {
         Self::with(
             settings(Some(ours), None),
             Some(settings(None, Some(theirs))),
@@ -177,7 +192,7 @@ impl Sites {
         )
     }
 
-    fn with(near: TlsSettings, far: Option<TlsSettings>, origin: Origin) -> Self {
+    fn with(near: TlsSettings, far: Option<TlsSettings>, origin: TestOrigin) -> Self {
         let near = TlsState::new(Some(Arc::new(near)));
         let far = TlsState::new(far.map(Arc::new));
         let since_1970 = Duration::from_secs(NOW as u64);
@@ -197,15 +212,15 @@ impl Sites {
         }
     }
 
-    fn connect(&mut self) -> Path<'_> {
+    fn connect(&mut self) -> TestPath<'_> {
         let server = SocketAddr::from(SERVER);
         let near = self
             .near
             .near(client_address().ip(), server, Some(self.cache.clone()));
-        let mut path = Path {
+        let mut path = TestPath {
             halves: Some((near, self.far.far())),
             far_started: false,
-            own: OriginEnd::new(&self.origin),
+            own: TestOriginEnd::new(&self.origin),
             further: BTreeMap::new(),
             to_client: Vec::new(),
             client_finished: false,
@@ -214,6 +229,8 @@ impl Sites {
             note: None,
             segments: Vec::new(),
             is_far_deaf: false,
+            paused: BTreeSet::new(),
+            resets: 0,
             sites: self,
         };
         path.near(AcceleratorInput::Start);
@@ -221,13 +238,13 @@ impl Sites {
     }
 
     /// A request of a client with these settings, on a connection of its own.
-    fn fetch(&mut self, config: ClientConfig, target: &str) -> Fetched {
+    fn fetch(&mut self, config: ClientConfig, target: &str) -> FetchedPage {
         let mut path = self.connect();
         let mut client = path.client(config);
         let request = format!("GET {target} HTTP/1.1\r\nHost: {NAME}\r\n\r\n");
         client.send(request.as_bytes());
         let (body, error) = path.converse(&mut client);
-        Fetched {
+        FetchedPage {
             body: String::from_utf8(body).unwrap(),
             error,
             let_go: path.let_go,
@@ -244,7 +261,7 @@ impl Sites {
 
 /// What came of a request.
 #[derive(Debug)]
-struct Fetched {
+struct FetchedPage {
     body: String,
     error: Option<Error>,
     let_go: Option<ReasonCode>,
@@ -257,12 +274,12 @@ struct Fetched {
 }
 
 /// One client's connection through both nodes.
-struct Path<'a> {
-    sites: &'a mut Sites,
+struct TestPath<'a> {
+    sites: &'a mut InterceptingSites,
     halves: Option<(NearTls, FarTls)>,
     far_started: bool,
-    own: OriginEnd,
-    further: BTreeMap<Further, OriginEnd>,
+    own: TestOriginEnd,
+    further: BTreeMap<Further, TestOriginEnd>,
     to_client: Vec<u8>,
     client_finished: bool,
     let_go: Option<ReasonCode>,
@@ -271,9 +288,13 @@ struct Path<'a> {
     segments: Vec<SegmentKind>,
     /// The far half hears nothing, as one of an earlier release.
     is_far_deaf: bool,
+    /// Further connections that the far half reads no more of.
+    paused: BTreeSet<Further>,
+    /// Further connections that it has reset.
+    resets: usize,
 }
 
-impl Path<'_> {
+impl TestPath<'_> {
     fn client(&mut self, config: ClientConfig) -> TlsStream {
         let name = ServerName::try_from(NAME).unwrap();
         let connection = ClientConnection::new(Arc::new(config), name).unwrap();
@@ -387,7 +408,7 @@ impl Path<'_> {
             AcceleratorOutput::FinishWan => near.handle(now, AcceleratorInput::WanFinished),
             AcceleratorOutput::Server(which, ServerCommand::Open) => {
                 self.further
-                    .insert(which, OriginEnd::new(&self.sites.origin));
+                    .insert(which, TestOriginEnd::new(&self.sites.origin));
                 far.handle(now, AcceleratorInput::Server(which, ServerEvent::Connected));
             }
             AcceleratorOutput::Server(which, ServerCommand::Write(bytes)) => {
@@ -400,6 +421,17 @@ impl Path<'_> {
                         far.handle(now, AcceleratorInput::Server(which, received));
                     }
                 }
+            }
+            AcceleratorOutput::Server(which, ServerCommand::PauseReading) => {
+                self.paused.insert(which);
+            }
+            AcceleratorOutput::Server(which, ServerCommand::ResumeReading) => {
+                self.paused.remove(&which);
+            }
+            AcceleratorOutput::Server(which, ServerCommand::Reset) => {
+                self.resets += 1;
+                self.paused.remove(&which);
+                self.further.remove(&which);
             }
             AcceleratorOutput::Server(which, ServerCommand::Finish) => {
                 self.further.remove(&which);
@@ -433,8 +465,8 @@ fn limited_to(version: &'static SupportedProtocolVersion, roots: RootCertStore) 
 fn both_versions_of_tls_are_intercepted() {
     let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
-        let origin = Origin::new(&theirs, NAME, NOW + 1_000_000);
-        let mut sites = Sites::new(&ours, &theirs, origin);
+        let origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
+        let mut sites = InterceptingSites::new(&ours, &theirs, origin);
         // The client trusts our authority alone, so it is our leaf that it has accepted.
         let fetched = sites.fetch(limited_to(version, ours.roots()), "/");
         assert_eq!(fetched.error, None);
@@ -447,8 +479,8 @@ fn both_versions_of_tls_are_intercepted() {
 #[test]
 fn a_stored_page_needs_no_round_trip() {
     let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
-    let origin = Origin::new(&theirs, NAME, NOW + 1_000_000);
-    let mut sites = Sites::new(&ours, &theirs, origin);
+    let origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
+    let mut sites = InterceptingSites::new(&ours, &theirs, origin);
     let first = sites.fetch(trusting(&ours), "/page");
     assert!(first.crossed > 0);
     let second = sites.fetch(trusting(&ours), "/page");
@@ -463,17 +495,17 @@ fn an_invalid_certificate_stays_invalid_for_the_client() {
     let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
     let strangers = TestAuthority::new("strangers");
     for (origin, note) in [
-        (Origin::new(&theirs, NAME, NOW - 10), "expired"),
+        (TestOrigin::new(&theirs, NAME, NOW - 10), "expired"),
         (
-            Origin::new(&theirs, "other.corp.example", NOW + 1_000_000),
+            TestOrigin::new(&theirs, "other.corp.example", NOW + 1_000_000),
             "another name",
         ),
         (
-            Origin::new(&strangers, NAME, NOW + 1_000_000),
+            TestOrigin::new(&strangers, NAME, NOW + 1_000_000),
             "no trusted authority",
         ),
     ] {
-        let mut sites = Sites::new(&ours, &theirs, origin);
+        let mut sites = InterceptingSites::new(&ours, &theirs, origin);
         let mut roots = theirs.roots();
         roots.extend(ours.roots().roots);
         let fetched = sites.fetch(testing::client_config(roots.clone()), "/");
@@ -501,8 +533,8 @@ fn an_invalid_certificate_stays_invalid_for_the_client() {
 fn origins_that_ask_for_client_certificates_pass() {
     let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
     for optional in [true, false] {
-        let origin = Origin::asking_for_certificates(&theirs, optional);
-        let mut sites = Sites::new(&ours, &theirs, origin);
+        let origin = TestOrigin::asking_for_certificates(&theirs, optional);
+        let mut sites = InterceptingSites::new(&ours, &theirs, origin);
         for _ in 0..2 {
             let fetched = sites.fetch(trusting(&theirs), "/");
             assert_eq!(
@@ -519,8 +551,8 @@ fn origins_that_ask_for_client_certificates_pass() {
 fn a_client_that_refuses_us_is_left_alone() {
     let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
-        let origin = Origin::new(&theirs, NAME, NOW + 1_000_000);
-        let mut sites = Sites::new(&ours, &theirs, origin);
+        let origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
+        let mut sites = InterceptingSites::new(&ours, &theirs, origin);
         let pinned = || limited_to(version, theirs.roots());
         let refused = sites.fetch(pinned(), "/");
         assert!(refused.error.is_some());
@@ -555,8 +587,8 @@ fn what_is_not_listed_passes_byte_for_byte() {
         (b"SSH-2.0-x\r\n".to_vec(), reasons::TLS_MISSING),
     ];
     for (bytes, reason) in cases {
-        let origin = Origin::new(&theirs, NAME, NOW + 1_000_000);
-        let mut sites = Sites::new(&ours, &theirs, origin);
+        let origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
+        let mut sites = InterceptingSites::new(&ours, &theirs, origin);
         let server = SocketAddr::from(SERVER);
         let mut near = sites.near.near(client_address().ip(), server, None);
         near.handle(Time::ZERO, AcceleratorInput::Start);
@@ -592,10 +624,10 @@ fn what_is_not_listed_passes_byte_for_byte() {
 #[test]
 fn a_certificate_that_becomes_invalid_ends_interception() {
     let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
-    let origin = Origin::new(&theirs, NAME, NOW + 1_000_000);
-    let mut sites = Sites::new(&ours, &theirs, origin);
+    let origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
+    let mut sites = InterceptingSites::new(&ours, &theirs, origin);
     assert!(sites.fetch(trusting(&ours), "/a").body.ends_with("hello"));
-    sites.origin = Origin::new(&theirs, NAME, NOW - 10);
+    sites.origin = TestOrigin::new(&theirs, NAME, NOW - 10);
     let fetched = sites.fetch(trusting(&ours), "/b");
     assert_eq!(fetched.closed, Some(reasons::ORIGIN_CERTIFICATE));
     assert_eq!(fetched.body, "");
@@ -607,12 +639,12 @@ fn a_certificate_that_becomes_invalid_ends_interception() {
 fn decrypted_content_is_stored_only_where_both_nodes_say_so() {
     let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
     for (near_stores, far_stores) in [(false, true), (true, false)] {
-        let origin = Origin::new(&theirs, NAME, NOW + 1_000_000);
+        let origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
         let mut near = settings(Some(&ours), None);
         let mut far = settings(None, Some(&theirs));
         near.may_store_decrypted = near_stores;
         far.may_store_decrypted = far_stores;
-        let mut sites = Sites::with(near, Some(far), origin);
+        let mut sites = InterceptingSites::with(near, Some(far), origin);
         for _ in 0..2 {
             let fetched = sites.fetch(trusting(&ours), "/");
             assert!(fetched.body.ends_with("hello"), "{fetched:?}");
@@ -624,14 +656,14 @@ fn decrypted_content_is_stored_only_where_both_nodes_say_so() {
 #[test]
 fn a_far_node_without_consent_or_answer_is_no_obstacle() {
     let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
-    let origin = Origin::new(&theirs, NAME, NOW + 1_000_000);
-    let mut sites = Sites::with(settings(Some(&ours), None), None, origin);
+    let origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
+    let mut sites = InterceptingSites::with(settings(Some(&ours), None), None, origin);
     let fetched = sites.fetch(trusting(&theirs), "/");
     assert_eq!(fetched.let_go, Some(reasons::TLS_OFF));
     assert!(fetched.body.ends_with("hello"), "{fetched:?}");
 
-    let origin = Origin::new(&theirs, NAME, NOW + 1_000_000);
-    let mut sites = Sites::new(&ours, &theirs, origin);
+    let origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
+    let mut sites = InterceptingSites::new(&ours, &theirs, origin);
     let mut path = sites.connect();
     path.is_far_deaf = true;
     let mut client = path.client(trusting(&theirs));
@@ -646,10 +678,10 @@ fn a_far_node_without_consent_or_answer_is_no_obstacle() {
 #[test]
 fn upgraded_connections_pass_inside_tls() {
     let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
-    let mut origin = Origin::new(&theirs, NAME, NOW + 1_000_000);
+    let mut origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
     origin.answer =
         "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nfirst";
-    let mut sites = Sites::new(&ours, &theirs, origin);
+    let mut sites = InterceptingSites::new(&ours, &theirs, origin);
     let mut path = sites.connect();
     let mut client = path.client(trusting(&ours));
     let request =
@@ -665,8 +697,8 @@ fn upgraded_connections_pass_inside_tls() {
 #[test]
 fn keys_of_hosts_that_were_not_proved_are_none() {
     let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
-    let origin = Origin::new(&theirs, NAME, NOW + 1_000_000);
-    let mut sites = Sites::new(&ours, &theirs, origin);
+    let origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
+    let mut sites = InterceptingSites::new(&ours, &theirs, origin);
     for _ in 0..2 {
         let mut path = sites.connect();
         let mut client = path.client(trusting(&ours));

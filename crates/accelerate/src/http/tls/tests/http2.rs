@@ -1,0 +1,260 @@
+//! A client of HTTP/2 before both halves.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use ::h2::client::{self, Connection, ResponseFuture, SendRequest};
+use ::h2::{Reason, RecvStream};
+use http::{Request, Response};
+
+use super::*;
+use crate::http::h2::pipe::MemoryPipe;
+
+/// A client's end of HTTP/2 inside TLS.
+struct Http2Client {
+    tls: TlsStream,
+    pipe: MemoryPipe,
+    sender: SendRequest<Bytes>,
+    connection: Connection<MemoryPipe, Bytes>,
+    is_over: bool,
+}
+
+impl Http2Client {
+    fn new(path: &mut TestPath<'_>, authority: &TestAuthority) -> Self {
+        let mut config = trusting(authority);
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let tls = path.client(config);
+        let pipe = MemoryPipe::default();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut builder = client::Builder::new();
+        builder.initial_window_size(65_535);
+        let mut handshake = Box::pin(builder.handshake::<_, Bytes>(pipe.clone()));
+        let Poll::Ready(opened) = handshake.as_mut().poll(&mut context) else {
+            panic!("a pipe takes all at once");
+        };
+        let (sender, connection) = opened.unwrap();
+        Self {
+            tls,
+            pipe,
+            sender,
+            connection,
+            is_over: false,
+        }
+    }
+
+    fn get(&mut self, url: &str) -> ResponseFuture {
+        let request = Request::get(url).body(()).unwrap();
+        self.sender.send_request(request, true).unwrap().0
+    }
+
+    /// Carries bytes both ways until nothing moves.
+    fn run(&mut self, path: &mut TestPath<'_>) {
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            let before = self.pipe.moved();
+            if !self.is_over {
+                let connection = Pin::new(&mut self.connection);
+                self.is_over = connection.poll(&mut context).is_ready();
+            }
+            let output = self.pipe.take_output();
+            let is_silent = output.is_empty();
+            self.tls.send(&output);
+            let (plain, error) = path.converse(&mut self.tls);
+            assert_eq!(error, None);
+            if !plain.is_empty() {
+                self.pipe.push(plain.into());
+            } else if is_silent && self.pipe.moved() == before {
+                return;
+            }
+        }
+    }
+
+    fn response(
+        &mut self,
+        path: &mut TestPath<'_>,
+        future: ResponseFuture,
+    ) -> Response<RecvStream> {
+        self.run(path);
+        poll(future).expect("it has come").unwrap()
+    }
+}
+
+fn poll<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut context = Context::from_waker(Waker::noop());
+    match Box::pin(future).as_mut().poll(&mut context) {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => None,
+    }
+}
+
+/// What of a body has come; the windows are opened for more.
+fn read(body: &mut RecvStream) -> Vec<u8> {
+    let mut context = Context::from_waker(Waker::noop());
+    let mut read = Vec::new();
+    while let Poll::Ready(Some(Ok(bytes))) = body.poll_data(&mut context) {
+        read.extend_from_slice(&bytes);
+        body.flow_control().release_capacity(bytes.len()).unwrap();
+    }
+    read
+}
+
+fn sites(ours: &TestAuthority, theirs: &TestAuthority) -> InterceptingSites {
+    let origin = TestOrigin::new(theirs, NAME, NOW + 1_000_000);
+    InterceptingSites::new(ours, theirs, origin)
+}
+
+const URL: &str = "https://wiki.corp.example";
+
+#[test]
+fn a_slow_response_holds_up_no_other() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let mut sites = sites(&ours, &theirs);
+    let mut path = sites.connect();
+    let mut client = Http2Client::new(&mut path, &ours);
+    client.run(&mut path);
+    let slow = client.get(&format!("{URL}/slow"));
+    let quick = client.get(&format!("{URL}/quick"));
+    let mut response = client.response(&mut path, quick);
+    assert_eq!(response.status(), 200);
+    assert_eq!(read(response.body_mut()), b"hello");
+    assert!(poll(slow).is_none());
+}
+
+#[test]
+fn stored_pages_answer_streams_without_a_round_trip() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let mut sites = sites(&ours, &theirs);
+    let fetched = sites.fetch(trusting(&ours), "/page");
+    assert!(fetched.body.ends_with("hello"));
+    let mut path = sites.connect();
+    let mut client = Http2Client::new(&mut path, &ours);
+    for _ in 0..20 {
+        let future = client.get(&format!("{URL}/page"));
+        let mut response = client.response(&mut path, future);
+        assert_eq!(read(response.body_mut()), b"hello");
+        assert!(response.headers().contains_key("age"));
+    }
+    assert!(path.segments.is_empty(), "{:?}", path.segments);
+}
+
+#[test]
+fn more_requests_than_lanes_are_all_answered() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let mut sites = sites(&ours, &theirs);
+    let mut path = sites.connect();
+    let mut client = Http2Client::new(&mut path, &ours);
+    client.run(&mut path);
+    let futures: Vec<_> = (0..60)
+        .map(|number| client.get(&format!("{URL}/{number}")))
+        .collect();
+    client.run(&mut path);
+    for future in futures {
+        let mut response = poll(future).expect("it has come").unwrap();
+        assert_eq!(read(response.body_mut()), b"hello");
+    }
+    assert!(path.further.len() <= usize::from(super::super::lanes::LANES_MAX));
+}
+
+#[test]
+fn hosts_that_the_origin_has_not_proved_are_misdirected() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let mut sites = sites(&ours, &theirs);
+    let mut path = sites.connect();
+    let mut client = Http2Client::new(&mut path, &ours);
+    client.run(&mut path);
+    let future = client.get("https://mail.corp.example/");
+    assert_eq!(client.response(&mut path, future).status(), 421);
+}
+
+#[test]
+fn a_client_that_does_not_read_stops_the_origin() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let mut sites = sites(&ours, &theirs);
+    let body: Vec<u8> = (0..4_000_000_u32).map(|n| (n >> 8) as u8).collect();
+    sites.origin.answer = "HTTP/1.1 200 OK\r\nContent-Length: 4000000\r\n\r\n";
+    sites.origin.more = body.clone().into();
+    let mut path = sites.connect();
+    let mut client = Http2Client::new(&mut path, &ours);
+    client.run(&mut path);
+    let future = client.get(&format!("{URL}/big"));
+    let mut response = client.response(&mut path, future);
+    assert_eq!(path.paused.len(), 1);
+    let mut got = Vec::new();
+    loop {
+        let piece = read(response.body_mut());
+        if piece.is_empty() {
+            break;
+        }
+        got.extend_from_slice(&piece);
+        client.run(&mut path);
+    }
+    assert!(got == body, "{} bytes", got.len());
+    assert!(path.paused.is_empty());
+}
+
+#[test]
+fn a_stream_that_is_given_up_frees_its_lane() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let mut sites = sites(&ours, &theirs);
+    let mut path = sites.connect();
+    let mut client = Http2Client::new(&mut path, &ours);
+    client.run(&mut path);
+    for _ in 0..20 {
+        let request = Request::get(format!("{URL}/slow")).body(()).unwrap();
+        let (future, mut stream) = client.sender.send_request(request, true).unwrap();
+        client.run(&mut path);
+        stream.send_reset(Reason::CANCEL);
+        client.run(&mut path);
+        drop(future);
+    }
+    assert_eq!(path.resets, 20);
+    let future = client.get(&format!("{URL}/quick"));
+    let mut response = client.response(&mut path, future);
+    assert_eq!(read(response.body_mut()), b"hello");
+}
+
+#[test]
+fn a_lane_that_the_origin_closed_is_replaced() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let mut sites = sites(&ours, &theirs);
+    let mut path = sites.connect();
+    let mut client = Http2Client::new(&mut path, &ours);
+    for number in 0..3 {
+        let future = client.get(&format!("{URL}/{number}"));
+        let mut response = client.response(&mut path, future);
+        assert_eq!(read(response.body_mut()), b"hello");
+        let lanes: Vec<Further> = path.further.keys().copied().collect();
+        for lane in lanes {
+            let now = path.sites.now;
+            path.further.remove(&lane);
+            let (_, far) = path.halves.as_mut().unwrap();
+            far.handle(now, AcceleratorInput::Server(lane, ServerEvent::Finished));
+        }
+        path.settle();
+    }
+}
+
+#[test]
+fn a_body_without_a_length_is_sent_in_chunks() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let mut sites = sites(&ours, &theirs);
+    let mut path = sites.connect();
+    let mut client = Http2Client::new(&mut path, &ours);
+    client.run(&mut path);
+    let request = Request::post(format!("{URL}/form")).body(()).unwrap();
+    let (future, mut stream) = client.sender.send_request(request, false).unwrap();
+    stream.send_data(Bytes::from_static(b"abc"), false).unwrap();
+    stream
+        .send_data(Bytes::from_static(b"defgh"), true)
+        .unwrap();
+    let mut response = client.response(&mut path, future);
+    // The origin of these tests takes the end of the chunks for a second request.
+    assert_eq!(read(response.body_mut()), b"hello");
+    let heard = path.further.values().next().unwrap();
+    let all = String::from_utf8_lossy(&heard.log).into_owned();
+    assert!(
+        all.contains("transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n5\r\ndefgh\r\n0\r\n\r\n"),
+        "{all}"
+    );
+}
