@@ -320,7 +320,7 @@ impl Engine {
             passthrough: self
                 .passthrough_pairs
                 .reason_for(now, open.client.ip(), open.server)
-                .filter(|because| because.reason.accelerator == accelerator),
+                .filter(|cause| cause.reason.accelerator == accelerator),
         }
     }
 

@@ -40,8 +40,8 @@ use crate::io::{
     ArrivalMethod, ConnectFailure, ConnectionId, EngineEvent, EngineInput, EngineOutput,
 };
 use crate::kept_contents::KeptContents;
-use crate::left_alone::PassthroughPairs;
 use crate::memory::MemoryBudget;
+use crate::passthrough_pairs::PassthroughPairs;
 use crate::peer::{PeerReachability, PeerState};
 use crate::reached_servers::ReachedServers;
 use crate::report::{FlowExplanation, FlowReport, NodeStatus};

@@ -101,9 +101,9 @@ impl Engine {
                     peer.session.reset(id, broken.reset);
                 }
                 let (node, is_peers_fault) = (flow.peer, broken.is_peers_fault());
-                if let Some(because) = broken.recurs {
+                if let Some(cause) = broken.recurs {
                     let (client, server) = (flow.client.ip(), flow.server);
-                    self.passthrough_pairs.closed(now, client, server, because);
+                    self.passthrough_pairs.closed(now, client, server, cause);
                 }
                 if is_peers_fault {
                     self.misbehaved(now, node, broken.text.clone());

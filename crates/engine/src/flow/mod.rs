@@ -44,8 +44,8 @@ use vocab::{NodeId, Time};
 use crate::bounds::OpenRefusal;
 use crate::io::{ArrivalMethod, ConnectFailure, ConnectionId, EngineOutput};
 use crate::kept_contents::KeptContents;
-use crate::left_alone::PassthroughReason;
 use crate::memory::MemoryBudget;
+use crate::passthrough_pairs::PassthroughReason;
 
 use self::contents::ContentTransfers;
 pub(crate) use self::lan::DELIVERY_STALL_LIMIT;
@@ -279,7 +279,7 @@ impl Flow {
         };
         match birth.passthrough {
             None => flow.accelerate(turn, AcceleratorInput::Start)?,
-            Some(because) => flow.leave_alone(turn, &because)?,
+            Some(reason) => flow.pass_unaccelerated(turn, &reason)?,
         }
         flow.pump(turn)?;
         Ok(flow)

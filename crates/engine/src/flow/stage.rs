@@ -12,7 +12,7 @@ use tunnel::ResetReason;
 use vocab::{FlowSegment, SegmentKind};
 
 use super::{Flow, FlowFailure, FlowTurn, PeerHost};
-use crate::left_alone::PassthroughReason;
+use crate::passthrough_pairs::PassthroughReason;
 
 /// The handler of the bytes between host and reduction.
 pub(super) enum FlowStage {
@@ -30,16 +30,16 @@ pub(crate) struct GivenReason {
 
 impl Flow {
     /// Lets the flow go before anything has passed.
-    pub(super) fn leave_alone(
+    pub(super) fn pass_unaccelerated(
         &mut self,
         turn: &mut FlowTurn<'_>,
-        because: &PassthroughReason,
+        cause: &PassthroughReason,
     ) -> Result<(), FlowFailure> {
         if self.half == WanEnd::Far {
             self.wants_server = true;
         }
-        self.letting_go_note = Some(because.text());
-        let reason = because.reason.code;
+        self.letting_go_note = Some(cause.text());
+        let reason = cause.reason.code;
         self.let_go(turn, LettingGo::LetGo { reason })
     }
 

@@ -15,7 +15,7 @@ use vocab::Time;
 
 /// The time for which a pair passes. A client that is reset again afterwards loses one connection
 /// in five minutes, and an operator who has added an account waits no longer than that.
-const LEFT_ALONE_FOR: Duration = Duration::from_secs(300);
+const PASSTHROUGH_FOR: Duration = Duration::from_secs(300);
 
 /// Pairs that are remembered: the clients of a large branch at some servers each, about 200 kB.
 const PAIRS_MAX: usize = 1_000;
@@ -31,7 +31,7 @@ pub(crate) struct PassthroughReason {
 impl PassthroughReason {
     /// The text that `why` shows beside the reason.
     pub(crate) fn text(&self) -> String {
-        let minutes = LEFT_ALONE_FOR.as_secs() / 60;
+        let minutes = PASSTHROUGH_FOR.as_secs() / 60;
         let whose = self.note.as_ref().map(|note| format!("{note}; "));
         format!(
             "{}a flow between these hosts was closed for it, and those of the next {minutes} minutes pass untouched",
@@ -62,7 +62,7 @@ impl PassthroughPairs {
                 self.pairs.remove(&oldest);
             }
         }
-        let until = now + LEFT_ALONE_FOR;
+        let until = now + PASSTHROUGH_FOR;
         self.pairs.insert((client, server), (until, why));
     }
 
@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    fn because(code: ReasonCode) -> PassthroughReason {
+    fn passthrough_reason(code: ReasonCode) -> PassthroughReason {
         let accelerator = &accelerate::passthrough::ENTRY;
         let reason = AcceleratorReason { accelerator, code };
         PassthroughReason { reason, note: None }
@@ -104,13 +104,13 @@ mod tests {
         let server: SocketAddr = "192.0.2.1:445".parse().unwrap();
         let other: SocketAddr = "192.0.2.2:445".parse().unwrap();
         let mut left = PassthroughPairs::default();
-        let why = because(ReasonCode::UNKNOWN_ACCOUNT);
+        let why = passthrough_reason(ReasonCode::UNKNOWN_ACCOUNT);
         left.closed(Time::ZERO, client(1), server, why.clone());
-        let before = Time::ZERO + LEFT_ALONE_FOR - Duration::from_millis(1);
+        let before = Time::ZERO + PASSTHROUGH_FOR - Duration::from_millis(1);
         assert_eq!(left.reason_for(before, client(1), server), Some(why));
         assert_eq!(left.reason_for(before, client(2), server), None);
         assert_eq!(left.reason_for(before, client(1), other), None);
-        let after = Time::ZERO + LEFT_ALONE_FOR;
+        let after = Time::ZERO + PASSTHROUGH_FOR;
         assert_eq!(left.reason_for(after, client(1), server), None);
     }
 
@@ -122,7 +122,7 @@ mod tests {
             Time::ZERO,
             client(1),
             server,
-            because(ReasonCode::WRONG_KEY),
+            passthrough_reason(ReasonCode::WRONG_KEY),
         );
         left.forget();
         assert_eq!(left.reason_for(Time::ZERO, client(1), server), None);
@@ -135,7 +135,7 @@ mod tests {
         let at = |number: u32| Time::ZERO + Duration::from_millis(number.into());
         let most = PAIRS_MAX as u32;
         for number in 0..=most {
-            let why = because(ReasonCode::SIGNED);
+            let why = passthrough_reason(ReasonCode::SIGNED);
             left.closed(at(number), client(number), server, why);
         }
         assert_eq!(left.reason_for(at(most), client(0), server), None);
