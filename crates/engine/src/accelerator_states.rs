@@ -13,6 +13,8 @@ use accelerate::shared::{
 use accelerate::{AcceleratorHalf, WanEnd};
 use vocab::{SeededRandom, Time};
 
+use crate::report::AcceleratorStatus;
+
 /// The first of the streams of chance that shared states draw from, one for each accelerator's number; flows
 /// have stream 1.
 const FIRST_STREAM: u64 = 1_000;
@@ -98,6 +100,15 @@ impl AcceleratorStates {
                 }
             }
         }
+    }
+
+    /// What each that keeps an account has done, in the order of their numbers.
+    pub(crate) fn reports(&self) -> Vec<AcceleratorStatus> {
+        let reports = self.kept.values().filter_map(|kept| {
+            let report = kept.state.report()?;
+            Some(AcceleratorStatus::of(kept.entry.name, report))
+        });
+        reports.collect()
     }
 
     /// Passes the calendar time to all states.

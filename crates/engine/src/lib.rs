@@ -47,6 +47,7 @@ pub use io::{
     EngineOutput, LinkEnd, LinkId,
 };
 pub use report::{
-    DictionaryStatus, FlowExplanation, FlowReport, NodeStatus, PeerStatus, StageReport,
+    AcceleratorStatus, DictionaryStatus, FlowExplanation, FlowReport, NodeStatus, PeerStatus,
+    ServerStatus, StageReport,
 };
 pub use shares::source_of;

@@ -2,6 +2,9 @@
 //!
 //! Every numeric field ends in its unit, because these structures are written as JSON.
 
+use std::collections::BTreeMap;
+
+use accelerate::shared::{AcceleratorReport, ServerReport};
 use serde::Serialize;
 
 use crate::io::ArrivalMethod;
@@ -41,6 +44,8 @@ pub struct NodeStatus {
     pub peers: Vec<PeerStatus>,
     /// The dictionary.
     pub dictionary: DictionaryStatus,
+    /// The accelerators that keep an account.
+    pub accelerators: Vec<AcceleratorStatus>,
 }
 
 /// The state of one peer's session.
@@ -142,6 +147,59 @@ pub struct UdpStatus {
     pub refused_packets: u64,
 }
 
+/// What an accelerator has done for all of its flows since the start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct AcceleratorStatus {
+    /// The accelerator's name.
+    pub name: &'static str,
+    /// Counts by name; a name ends in `_total`.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// Servers whose answers take longest, the slowest first.
+    pub slowest_servers: Vec<ServerStatus>,
+}
+
+/// The answers of one server, as an accelerator has seen them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ServerStatus {
+    /// The address.
+    pub server: String,
+    /// The name by which clients asked for it.
+    pub name: Option<String>,
+    /// Answers.
+    pub answers: u64,
+    /// The mean time from a request to the begin of its answer, in milliseconds.
+    pub mean_ms: f64,
+    /// The longest such time, in milliseconds.
+    pub longest_ms: f64,
+}
+
+impl AcceleratorStatus {
+    /// The status of the accelerator of this name.
+    pub(crate) fn of(name: &'static str, report: AcceleratorReport) -> Self {
+        Self {
+            name,
+            counts: report.counts.into_iter().collect(),
+            slowest_servers: report
+                .slowest_servers
+                .into_iter()
+                .map(ServerStatus::of)
+                .collect(),
+        }
+    }
+}
+
+impl ServerStatus {
+    fn of(report: ServerReport) -> Self {
+        Self {
+            server: report.server.to_string(),
+            name: report.name,
+            answers: report.answers,
+            mean_ms: report.mean.as_secs_f64() * 1e3,
+            longest_ms: report.longest.as_secs_f64() * 1e3,
+        }
+    }
+}
+
 /// The state of the dictionary.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DictionaryStatus {
@@ -197,6 +255,8 @@ pub struct FlowReport {
     pub received_lan_bytes: u64,
     /// The bytes that they were on the WAN.
     pub received_wan_bytes: u64,
+    /// What its accelerator has done for it, in a clause; absent where that is nothing.
+    pub accelerated: Option<String>,
 }
 
 impl FlowReport {

@@ -117,7 +117,18 @@ pub(crate) fn flow_report(now: Time, flow: &Flow, peer: &str, state: &str) -> Fl
         sent_wan_bytes: flow.sent_wan_bytes,
         received_lan_bytes: flow.received_lan_bytes,
         received_wan_bytes: flow.received_wan_bytes,
+        accelerated: accelerated(flow),
     }
+}
+
+/// What the accelerator of a flow has done, in a clause.
+fn accelerated(flow: &Flow) -> Option<String> {
+    let answered = match flow.answered_here() {
+        0 => None,
+        count => Some(format!("{count} requests answered on this side of the WAN")),
+    };
+    let clauses: Vec<String> = answered.into_iter().chain(flow.note()).collect();
+    (!clauses.is_empty()).then(|| clauses.join("; "))
 }
 
 pub(crate) fn direct_report(now: Time, direct: &DirectConnection, state: &str) -> FlowReport {
@@ -135,6 +146,7 @@ pub(crate) fn direct_report(now: Time, direct: &DirectConnection, state: &str) -
         sent_wan_bytes: direct.bytes_up,
         received_lan_bytes: direct.bytes_down,
         received_wan_bytes: direct.bytes_down,
+        accelerated: None,
     }
 }
 

@@ -343,6 +343,7 @@ fn exposition(status: &Value) -> String {
         let labels = format!("{{rule=\"{}\",action=\"{action}\"}}", rule["rule"]);
         sample(&mut text, RULE_SYNS.0, &labels, rule.get("syns"));
     }
+    accelerators(&mut text, &status["accelerators"]);
     let peers = status["peers"].as_array().map_or(&[][..], Vec::as_slice);
     describe(
         &mut text,
@@ -364,6 +365,20 @@ fn exposition(status: &Value) -> String {
         }
     }
     text
+}
+
+/// The counts of accelerators, each under its accelerator's name.
+fn accelerators(text: &mut String, accelerators: &Value) {
+    for accelerator in accelerators.as_array().into_iter().flatten() {
+        let accelerator_name = accelerator["name"].as_str().unwrap_or_default();
+        for (count, value) in accelerator["counts"].as_object().into_iter().flatten() {
+            let name = format!("trunkline_{accelerator_name}_{count}");
+            let words = count.trim_end_matches("_total").replace('_', " ");
+            let help = format!("Accelerator {accelerator_name}: {words}, since the node started.");
+            let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} counter\n");
+            sample(text, &name, "", Some(value));
+        }
+    }
 }
 
 fn describe(text: &mut String, (name, kind, help, _): &MetricRow) {
@@ -392,11 +407,14 @@ mod tests {
             "flows": 3, "lan_bytes": 20_000_000, "interception": {
                 "avoided": 1, "withdrawn": 1, "rules": [{ "rule": 1, "action": "bypass", "syns": 7 }],
             },
+            "accelerators": [{ "name": "web", "counts": { "hits_total": 12 } }],
             "peers": [{ "name": "far", "state": "up", "rtt_ms": 30.5, "flows": 3 }],
         });
         let text = exposition(&status);
         assert!(text.contains("# TYPE trunkline_flows gauge\ntrunkline_flows 3\n"));
         assert!(text.contains("trunkline_avoided_servers 1\n"));
+        assert!(text.contains("# TYPE trunkline_web_hits_total counter\n"));
+        assert!(text.contains("trunkline_web_hits_total 12\n"));
         assert!(text.contains("trunkline_interception_withdrawn 1\n"));
         let rule = "trunkline_intercept_rule_syns_total{rule=\"1\",action=\"bypass\"} 7\n";
         assert!(text.contains(rule));

@@ -30,6 +30,7 @@ mod emulate;
 mod environment;
 mod estimate;
 mod http;
+mod http_status;
 mod lab;
 mod man;
 mod measure;

@@ -10,6 +10,8 @@ use node::admin::{self, AdminRequest, tables};
 use node::config::NodeConfig;
 use node::preflight::CheckFindings;
 
+use crate::http_status;
+
 const DEFAULT_CONFIG: &str = "/etc/trunkline/node.toml";
 
 /// Runs a node, checks its configuration, queries a running node.
@@ -26,7 +28,7 @@ enum NodeCommand {
     /// Checks a configuration and shows how a node would use it on this host now.
     Check(CheckArguments),
     /// Shows the state of a running node.
-    Status(NodeTarget),
+    Status(StatusArguments),
     /// Lists the flows of a running node.
     Flows(NodeTarget),
     /// Explains how a flow was handled, what was saved, and if nothing, why.
@@ -70,6 +72,15 @@ struct NodeTarget {
     /// Writes JSON instead of a table.
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Args)]
+struct StatusArguments {
+    /// Shows what became of HTTP requests: hit ratios, bytes saved, the slowest origins.
+    #[arg(long)]
+    http: bool,
+    #[command(flatten)]
+    ask: NodeTarget,
 }
 
 #[derive(Debug, Args)]
@@ -124,7 +135,7 @@ impl NodeArguments {
         match self.command {
             NodeCommand::Run(command) => command.run(),
             NodeCommand::Check(command) => command.run(),
-            NodeCommand::Status(ask) => ask.print(AdminRequest::Status, tables::status),
+            NodeCommand::Status(command) => command.run(),
             NodeCommand::Flows(ask) => ask.print(AdminRequest::Flows, tables::flows),
             NodeCommand::Why(WhyArguments { flow, ask }) => {
                 ask.print(AdminRequest::Why { flow }, tables::why)
@@ -204,6 +215,22 @@ impl CheckArguments {
             "the node would not work: {}",
             obstacles.join("; ")
         );
+        Ok(())
+    }
+}
+
+impl StatusArguments {
+    fn run(self) -> anyhow::Result<()> {
+        if !self.http {
+            return self.ask.print(AdminRequest::Status, tables::status);
+        }
+        let status = admin::ask(&self.ask.socket()?, AdminRequest::Status)?;
+        let summary = http_status::summary(&status);
+        if self.ask.json {
+            say!("{}", serde_json::to_string_pretty(&summary)?);
+        } else {
+            show!("{}", http_status::table(&summary));
+        }
         Ok(())
     }
 }

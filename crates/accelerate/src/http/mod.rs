@@ -31,6 +31,7 @@
 //!
 //! It does not decode content codings, and it holds no message back to see its end.
 
+mod account;
 mod cache;
 mod config;
 mod entry;

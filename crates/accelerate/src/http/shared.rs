@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use vocab::Time;
 
+use super::account::{FlowAccount, HttpTotals};
 use super::cache::{self, Index, Key, Scheme, WallTime};
 use super::config::{INDEX_MAX, Settings};
 use super::far::Far;
@@ -14,7 +15,8 @@ use super::near::Near;
 use super::tls::{OriginFacts, TlsState};
 use crate::settings::AcceleratorSettings;
 use crate::shared::{
-    HalfContext, PurgeCount, SharedHandle, SharedInput, SharedOutput, SharedState, StartContext,
+    AcceleratorReport, HalfContext, PurgeCount, SharedHandle, SharedInput, SharedOutput,
+    SharedState, StartContext,
 };
 use crate::{AcceleratorHalf, ContentHandle, WanEnd};
 
@@ -27,6 +29,8 @@ pub(super) struct HttpState {
     memory_max: usize,
     tls: TlsState,
     outputs: VecDeque<SharedOutput>,
+    /// What became of all requests.
+    totals: SharedHandle<HttpTotals>,
 }
 
 impl HttpState {
@@ -38,6 +42,7 @@ impl HttpState {
             cache: None,
             memory_max: INDEX_MAX.min(context.memory_max),
             outputs: VecDeque::new(),
+            totals: SharedHandle::new(HttpTotals::default()),
         }
     }
 
@@ -83,7 +88,7 @@ impl SharedState for HttpState {
             WanEnd::Near => {
                 let cache = self.cache.as_ref();
                 let cache = cache.map(|cache| cache.for_server(context.server));
-                Box::new(Near::new(cache))
+                Box::new(Near::new(cache).with_account(FlowAccount::new(self.totals.clone())))
             }
             WanEnd::Far => Box::new(Far::new()),
         }
@@ -116,6 +121,10 @@ impl SharedState for HttpState {
         let cache = self.cache.as_ref();
         let index = cache.map_or(0, |cache| cache.with(|shared| shared.index.held()));
         index + self.tls.held()
+    }
+
+    fn report(&self) -> Option<AcceleratorReport> {
+        Some(self.totals.with(|totals| totals.report()))
     }
 
     fn keeps_content(&self) -> bool {
@@ -209,6 +218,11 @@ impl SharedCache {
     /// The moment on the calendar.
     pub(super) fn wall(&self, now: Time) -> WallTime {
         self.with(|shared| shared.calendar.wall(now))
+    }
+
+    /// The server of the flow.
+    pub(super) fn server(&self) -> SocketAddr {
+        self.server
     }
 
     /// The key of a request on this flow.

@@ -18,6 +18,7 @@
 //! record may be incomplete.
 
 mod files;
+mod report;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
@@ -35,6 +36,7 @@ pub use files::{
     FILE_NAME_MAX, FileAnswer, FileCompletion, FileFault, FileListing, FileName, FileOperation,
     FileRequest, LISTED_MAX, READ_MAX,
 };
+pub use report::{AcceleratorReport, REPORTED_SERVERS_MAX, ServerReport};
 
 /// Limits and chance that the engine hands to a shared state as it starts.
 #[derive(Debug)]
@@ -148,6 +150,11 @@ pub trait SharedState: Send {
     /// turn, so the state keeps a count.
     fn buffered(&self) -> usize {
         0
+    }
+
+    /// What was done for all flows since the start, for the operator; `None` if the accelerator keeps no account.
+    fn report(&self) -> Option<AcceleratorReport> {
+        None
     }
 
     /// True if an operator can purge content of this state. A state that has some answers every

@@ -452,6 +452,7 @@ impl Engine {
             serves: self.serves(),
             peers,
             dictionary: why::dictionary_status(&self.dictionary),
+            accelerators: self.accelerator_states.reports(),
         }
     }
 

@@ -134,6 +134,19 @@ pub fn status(status: &Value) -> String {
             }
         ),
     );
+    for accelerator in status["accelerators"].as_array().into_iter().flatten() {
+        let counts = accelerator["counts"].as_object().into_iter().flatten();
+        let counts = counts.filter(|(_, value)| count(value) > 0);
+        let counts: Vec<String> = counts
+            .map(|(name, value)| {
+                let words = name.trim_end_matches("_total").replace('_', " ");
+                format!("{} {words}", count(value))
+            })
+            .collect();
+        if !counts.is_empty() {
+            line(&string(&accelerator["name"]), counts.join(", "));
+        }
+    }
     let unpaired = list(&status["unpaired_peers"]);
     if unpaired != "none" {
         line("not paired", unpaired);
@@ -288,6 +301,9 @@ pub fn flows(answer: &Value) -> String {
                 COLUMNS - 7
             )
         );
+        if let Some(accelerated) = flow["accelerated"].as_str() {
+            let _ = writeln!(text, "       {}", cut(accelerated, COLUMNS - 7));
+        }
     }
     text
 }

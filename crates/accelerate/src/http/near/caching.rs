@@ -1,9 +1,12 @@
 //! What is answered here, what is asked anew, and what is stored.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::exchange::{Answering, Cached, Ended, InsteadOf, Keeping, Owed, Rest};
 use super::{Near, State};
+use crate::http::account::PassReason;
 use crate::http::cache::{Conditions, Key, LookUp, Stored};
 use crate::http::reasons;
 use crate::http::shared::Content;
@@ -25,14 +28,22 @@ const FOR_THE_SERVER: [&str; 5] = [
     "upgrade",
 ];
 
+/// Why only the server can answer a request, whatever is stored.
+fn pass_reason(head: &RequestHead) -> Option<PassReason> {
+    let is_plain = !FOR_THE_SERVER.iter().any(|name| head.fields.has(name));
+    match head.method() {
+        b"GET" | b"HEAD" if is_plain && head.version == Version::Http11 => None,
+        b"GET" | b"HEAD" => Some(PassReason::Form),
+        _ => Some(PassReason::Method),
+    }
+}
+
 impl Near {
     /// Deals with a request without a body if what is stored allows it: answers it, asks the server in
     /// another form, or puts it off until the client is due nothing else. Gives it back otherwise.
     pub(super) fn answer(&mut self, head: RequestHead) -> Option<RequestHead> {
         let cache = self.cache.as_ref()?.clone();
-        let is_get = matches!(head.method(), b"GET" | b"HEAD");
-        let is_plain = !FOR_THE_SERVER.iter().any(|name| head.fields.has(name));
-        if !is_get || !is_plain || head.version != Version::Http11 {
+        if pass_reason(&head).is_some() {
             return Some(head);
         }
         let Some(key) = cache.key(&head) else {
@@ -52,6 +63,7 @@ impl Near {
             LookUp::Miss => return Some(head),
             LookUp::NotCached => {
                 self.answered += 1;
+                self.account.hit();
                 self.write_lan(Bytes::from_static(NOT_CACHED));
                 self.note_answered(&head.bytes);
             }
@@ -86,6 +98,7 @@ impl Near {
         let now = cache.wall(self.now);
         let closes = has_option(&head.fields, "connection", "close");
         self.answered += 1;
+        self.account.hit();
         if stored.is_not_modified(&head, now) {
             self.write_lan(stored.not_modified_to_send(now, closes));
         } else if head.method() == b"HEAD" {
@@ -120,6 +133,7 @@ impl Near {
             return;
         };
         let id = self.next_content();
+        self.account.answered_bytes(stored.length);
         let range = 0..stored.length;
         let read = ContentRequest::Read { id, handle, range };
         self.outputs.push_back(AcceleratorOutput::Content(read));
@@ -274,10 +288,25 @@ impl Near {
             return;
         };
         let (Some(cache), Some(cached)) = (&self.cache, &owed.cached) else {
+            let reason = match self.cache {
+                Some(_) => PassReason::Url,
+                None => PassReason::NoCache,
+            };
+            self.account.passed(reason);
             return self.write_lan(head.bytes);
         };
         let is_for_client = owed.is_for_client;
         let now = cache.wall(self.now);
+        if is_for_client {
+            let took = Duration::from_millis(now.0.saturating_sub(cached.asked.0));
+            let account = &mut self.account;
+            account.answer_time(cache.server(), &cached.key.url, took);
+            match pass_reason(&cached.request) {
+                Some(reason) => account.passed(reason),
+                None if head.status == 304 => account.confirmed(),
+                None => account.fetched(),
+            }
+        }
         let exchange = (&cached.request, &head);
         if head.status == 304 {
             let conditions = match cached.is_validating {
@@ -359,6 +388,9 @@ impl Near {
             Rest::Drop => return,
         }
         if owed.is_for_client {
+            if is_payload {
+                self.account.fetched_bytes(bytes.len());
+            }
             self.write_lan(bytes);
         }
     }

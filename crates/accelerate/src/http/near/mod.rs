@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use vocab::{FlowSegment, SegmentKind, Time};
 
+use super::account::FlowAccount;
 use super::config::{HELD_MAX, OPEN_AFTER, PIPELINED_MAX};
 use super::reasons;
 use super::shared::SharedCache;
@@ -48,6 +49,7 @@ pub(super) struct Near {
     cache: Option<SharedCache>,
     answered: u64,
     validated: u64,
+    account: FlowAccount,
     now: Time,
     outputs: VecDeque<AcceleratorOutput>,
 }
@@ -87,6 +89,7 @@ impl Near {
             cache,
             answered: 0,
             validated: 0,
+            account: FlowAccount::default(),
             now: Time::ZERO,
             outputs: VecDeque::new(),
         }
@@ -98,6 +101,12 @@ impl Near {
         let waits = self.answering.is_some() || self.postponed.is_some() || self.held > 0;
         let is_between = self.requests.is_between_messages();
         self.state == State::Following && !owes && !waits && is_between
+    }
+
+    /// The same half, whose requests are counted in the totals of this account.
+    pub(super) fn with_account(mut self, account: FlowAccount) -> Self {
+        self.account = account;
+        self
     }
 
     /// Takes what the client sends.
@@ -470,7 +479,10 @@ impl AcceleratorHalf for Near {
 
     fn note(&self) -> Option<String> {
         let validated = self.validated;
-        (validated > 0).then(|| format!("{validated} stored responses confirmed by the server"))
+        let validated = (validated > 0)
+            .then(|| format!("{validated} stored responses confirmed by the server"));
+        let notes: Vec<String> = validated.into_iter().chain(self.account.note()).collect();
+        (!notes.is_empty()).then(|| notes.join("; "))
     }
 }
 

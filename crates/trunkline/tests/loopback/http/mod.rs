@@ -114,6 +114,49 @@ fn a_stale_page_costs_one_conditional_request() {
     assert_eq!(known.status(), 304);
 }
 
+/// What an operator sees: `node status --http`, `node flows` and `node why`.
+#[test]
+fn an_operator_sees_what_became_of_requests() {
+    let Some((sites, origin)) = sites(24) else {
+        return;
+    };
+    let mut client = origin.client(&sites);
+    // Fetched and then answered, fetched and then confirmed, passed through.
+    for target in ["/page", "/page", "/checked", "/checked"] {
+        assert_eq!(client.get(target).status(), 200);
+    }
+    client.send_body("POST", "/form", "x");
+    let status = sites.ask("near", &["node", "status", "--http", "--json"], "");
+    let status: Value = serde_json::from_str(&status).unwrap();
+    let count = |name: &str| status["counts"][name].as_u64().unwrap();
+    // The request that made the server known was fetched, too.
+    assert_eq!(
+        [
+            count("hits_total"),
+            count("confirmed_total"),
+            count("fetched_total"),
+            count("passed_total")
+        ],
+        [1, 1, 3, 1],
+        "{status}"
+    );
+    assert_eq!(status["requests_total"], 6);
+    assert_eq!(count("answered_bytes_total"), 60_000);
+    assert_eq!(count("fetched_bytes_total"), 90_000);
+    assert_eq!(status["byte_hit_ratio"], 0.4);
+    let origin = &status["slowest_origins"][0];
+    assert_eq!(origin["name"], "http://origin.example");
+    assert_eq!(origin["answers"], 5, "{status}");
+    let shown = sites.ask("near", &["node", "status", "--http"], "");
+    assert!(shown.contains("answered here 1 (16.7 %)"), "{shown}");
+    let why = why(&sites, client);
+    for said in ["1 requests answered", "2 fetched", "another method"] {
+        let accelerated = why["flow"]["accelerated"].to_string();
+        assert!(accelerated.contains(said), "{accelerated}");
+        assert!(stage(&why, "accelerate").contains(said), "{why}");
+    }
+}
+
 /// RFC 9111 §4.4 (Invalidating Stored Responses).
 #[test]
 fn a_post_invalidates_what_was_stored() {
