@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use accelerate::registry::{AcceleratorEntry, AcceleratorRegistry};
 use accelerate::shared::{
-    FileCompletion, FileRequest, HalfContext, SharedInput, SharedOutput, SharedState, StartContext,
+    DiskTrouble, FileCompletion, FileRequest, HalfContext, SharedInput, SharedOutput, SharedState,
+    StartContext, StateKey,
 };
 use accelerate::{AcceleratorHalf, WanEnd};
+use reduce::DictionaryKey;
 use vocab::{SeededRandom, Time};
 
 use crate::report::AcceleratorStatus;
@@ -32,6 +34,8 @@ const FILE_REQUESTS_MAX: usize = 64;
 pub(crate) struct AcceleratorStates {
     kept: BTreeMap<u8, StateSlot>,
     seed: u64,
+    /// What the keys of the accelerators' files follow from.
+    key: Option<DictionaryKey>,
     /// Bytes that all may hold together.
     memory_max: usize,
     /// The engine has stopped; remaining writes are put out at once.
@@ -53,6 +57,8 @@ struct StateSlot {
 pub(crate) enum StateOutput {
     /// A request for a file of this accelerator.
     File(&'static AcceleratorEntry, FileRequest),
+    /// This accelerator has trouble with the disk.
+    DiskTrouble(&'static AcceleratorEntry, DiskTrouble),
     /// The half of this flow is to be woken.
     Wake(u64),
     /// A purge has ended.
@@ -64,11 +70,18 @@ pub(crate) enum StateOutput {
 
 impl AcceleratorStates {
     /// Starts the states of a registry. `memory` is the memory that the node may hold for its
-    /// flows.
-    pub(crate) fn new(now: Time, registry: &AcceleratorRegistry, memory: usize, seed: u64) -> Self {
+    /// flows, `key` seals the dictionary.
+    pub(crate) fn new(
+        now: Time,
+        registry: &AcceleratorRegistry,
+        memory: usize,
+        seed: u64,
+        key: Option<DictionaryKey>,
+    ) -> Self {
         let mut started = Self {
             kept: BTreeMap::new(),
             seed,
+            key,
             memory_max: 0,
             is_stopped: false,
         };
@@ -88,6 +101,7 @@ impl AcceleratorStates {
                     let mut state = registered.settings.start(StartContext {
                         memory_max: self.memory_max,
                         random: SeededRandom::for_stream(self.seed, stream),
+                        key: state_key(self.key.as_ref(), entry),
                     });
                     state.handle(now, SharedInput::Start);
                     let kept = StateSlot {
@@ -109,6 +123,16 @@ impl AcceleratorStates {
             Some(AcceleratorStatus::of(kept.entry.name, report))
         });
         reports.collect()
+    }
+
+    /// Tells all states that the dictionary was emptied; `key` is its new key, if there is one.
+    pub(crate) fn content_cleared(&mut self, now: Time, key: Option<DictionaryKey>) {
+        let is_new = key.is_some();
+        self.key = key.or_else(|| self.key.take());
+        for kept in self.kept.values_mut() {
+            let key = state_key(self.key.as_ref().filter(|_| is_new), kept.entry);
+            kept.state.handle(now, SharedInput::ContentCleared { key });
+        }
     }
 
     /// Passes the calendar time to all states.
@@ -263,8 +287,14 @@ impl StateSlot {
                 self.bytes_under_way += bytes;
                 StateOutput::File(self.entry, request)
             }
+            SharedOutput::DiskTrouble(trouble) => StateOutput::DiskTrouble(self.entry, trouble),
             SharedOutput::Wake(flow) => StateOutput::Wake(flow),
             SharedOutput::Purged { id, result } => StateOutput::Purged { id, result },
         })
     }
+}
+
+/// The key for the files of one accelerator.
+fn state_key(key: Option<&DictionaryKey>, entry: &AcceleratorEntry) -> Option<StateKey> {
+    key.map(|key| StateKey::new(key.for_accelerator(entry.number)))
 }

@@ -492,6 +492,13 @@ pub enum EngineEvent {
         /// Failed requests since the start.
         faults_total: u64,
     },
+    /// An accelerator has trouble with the disk.
+    AcceleratorDisk {
+        /// The accelerator's name.
+        accelerator: &'static str,
+        /// The trouble.
+        trouble: accelerate::shared::DiskTrouble,
+    },
     /// The dictionary has recovered its content from disk, and has deleted the unusable part.
     DictionaryRejected {
         /// Segments deleted.

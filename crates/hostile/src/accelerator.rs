@@ -215,6 +215,7 @@ fn start() -> StartContext {
     StartContext {
         memory_max: 1 << 20,
         random: SeededRandom::from_seed(2),
+        key: None,
     }
 }
 

@@ -884,6 +884,27 @@ impl EventLoop {
                     "the dictionary's disk fails or is full; it goes on in memory"
                 );
             }
+            EngineEvent::AcceleratorDisk {
+                accelerator,
+                trouble: accelerate::shared::DiskTrouble::Failed(fault),
+            } => {
+                tracing::warn!(
+                    accelerator,
+                    %fault,
+                    "the disk fails or is full; the accelerator goes on in memory and tries again in a minute"
+                );
+            }
+            EngineEvent::AcceleratorDisk {
+                accelerator,
+                trouble: accelerate::shared::DiskTrouble::Damaged { files, records },
+            } => {
+                tracing::warn!(
+                    accelerator,
+                    files,
+                    records,
+                    "a part of what the accelerator had on disk was cut, damaged or of another key; it was not used"
+                );
+            }
             EngineEvent::DictionaryRejected {
                 segments,
                 outdated,

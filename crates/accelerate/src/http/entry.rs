@@ -134,6 +134,6 @@ impl AcceleratorSettings for Settings {
     }
 
     fn start(&self, context: StartContext) -> Box<dyn SharedState> {
-        Box::new(HttpState::new(self.clone(), &context))
+        Box::new(HttpState::new(self.clone(), context))
     }
 }

@@ -1,56 +1,178 @@
-//! State that all HTTP flows of one node share: the cache, and the time on the calendar.
+//! State that all HTTP flows of one node share: the cache, its log on disk, and the time on the calendar.
+//!
+//! ```text
+//!   halves ──► index ──changes──► log ──► disk
+//!                └◄── records of an earlier run, while flows use the index already
+//! ```
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use vocab::Time;
 
 use super::account::{FlowAccount, HttpTotals};
-use super::cache::{self, Index, Key, Scheme, WallTime};
+use super::cache::{self, Change, Index, Key, Scheme, WallTime, log};
 use super::config::{INDEX_MAX, Settings};
 use super::far::Far;
 use super::near::Near;
 use super::tls::{OriginFacts, TlsState};
 use crate::settings::AcceleratorSettings;
 use crate::shared::{
-    AcceleratorReport, HalfContext, PurgeCount, SharedHandle, SharedInput, SharedOutput,
-    SharedState, StartContext,
+    AcceleratorReport, DiskTrouble, HalfContext, LogEvent, PurgeCount, SealedLog, SharedHandle,
+    SharedInput, SharedOutput, SharedState, StartContext,
 };
 use crate::{AcceleratorHalf, ContentHandle, WanEnd};
+
+/// The name of the index's files.
+const LOG_NAME: &str = "index";
 
 /// The shared state of HTTP in one engine.
 pub(super) struct HttpState {
     settings: Settings,
     /// `None` until the calendar is known: without it no age can be computed.
     cache: Option<SharedCache>,
+    /// `None` where the node keeps no content on disk.
+    log: Option<SealedLog>,
+    /// The number of the rewrite of the log that goes on, and the last response that it has.
+    snapshot: Option<(u64, Option<u64>)>,
+    /// Purges that wait until all is read back.
+    asked_purges: Vec<(u64, String)>,
+    /// Purges that are answered once the log was written anew.
+    purges: Vec<PendingPurge>,
     /// Bytes of memory that the index may hold.
     memory_max: usize,
     tls: TlsState,
+    now: Time,
     outputs: VecDeque<SharedOutput>,
     /// What became of all requests.
     totals: SharedHandle<HttpTotals>,
 }
 
+/// A purge that is not durable yet.
+struct PendingPurge {
+    rewrite: u64,
+    id: u64,
+    purged: PurgeCount,
+}
+
 impl HttpState {
     /// With nothing stored.
-    pub(super) fn new(settings: Settings, context: &StartContext) -> Self {
+    pub(super) fn new(settings: Settings, context: StartContext) -> Self {
+        let log = context
+            .key
+            .map(|key| SealedLog::new(LOG_NAME, key, context.random));
         Self {
             tls: TlsState::new(settings.tls.clone()),
             settings,
             cache: None,
+            log,
+            snapshot: None,
+            asked_purges: Vec::new(),
+            purges: Vec::new(),
             memory_max: INDEX_MAX.min(context.memory_max),
+            now: Time::ZERO,
             outputs: VecDeque::new(),
             totals: SharedHandle::new(HttpTotals::default()),
         }
     }
 
-    fn purge(&self, prefix: &str) -> PurgeCount {
-        let Some(cache) = &self.cache else {
-            return PurgeCount::default();
+    /// Responses are stored, and requests that invalidate them are seen.
+    fn stores(&self) -> bool {
+        self.settings.is_on && self.settings.caches
+    }
+
+    fn purge(&mut self, id: u64, prefix: &str) {
+        let cache = self.cache.as_ref();
+        let purged = cache.map(|cache| cache.with(|shared| shared.index.purge(prefix.as_bytes())));
+        let rewrite = self.log.as_mut().map_or(0, SealedLog::rewrite);
+        self.purges.push(PendingPurge {
+            rewrite,
+            id,
+            purged: purged.unwrap_or_default(),
+        });
+    }
+
+    /// Stores nothing from here on. What is on disk goes, because nobody would see what invalidates it.
+    fn stop_storing(&mut self) {
+        self.cache = None;
+        self.snapshot = None;
+        if let Some(log) = &mut self.log {
+            log.discard(self.now);
+        }
+    }
+
+    /// Brings the log up to date with the index, and the index with what is read of the log.
+    fn follow(&mut self) {
+        let Some(log) = &mut self.log else {
+            if let Some(cache) = &self.cache {
+                cache.with(|shared| while shared.index.poll_change().is_some() {});
+            }
+            for (id, prefix) in std::mem::take(&mut self.asked_purges) {
+                self.purge(id, &prefix);
+            }
+            return self.answer_purges(None);
         };
-        cache.with(|shared| shared.index.purge(prefix.as_bytes()))
+        let mut failure = None;
+        while let Some(event) = log.poll_event() {
+            match (event, &self.cache) {
+                (LogEvent::Record { kind, body }, Some(cache)) => cache.with(|shared| {
+                    let now = shared.calendar.wall(self.now);
+                    shared.index.recover(now, kind, &body);
+                }),
+                (LogEvent::Recovered(damage), cache) => {
+                    if let Some(cache) = cache {
+                        cache.with(|shared| shared.index.end_recovery(damage.is_any()));
+                    }
+                    if damage.is_any() {
+                        let (files, records) = (damage.files, damage.records);
+                        let trouble = DiskTrouble::Damaged { files, records };
+                        let output = SharedOutput::DiskTrouble(trouble);
+                        self.outputs.push_back(output);
+                    }
+                }
+                (LogEvent::Failed(fault), _) => {
+                    failure = Some(format!(
+                        "what was purged is gone from memory, but its entries may still be on disk: {fault}; remove accelerators/http in the state directory, or free space and purge again"
+                    ));
+                    let trouble = DiskTrouble::Failed(fault);
+                    let output = SharedOutput::DiskTrouble(trouble);
+                    self.outputs.push_back(output);
+                }
+                (LogEvent::Record { .. }, None) => {}
+            }
+        }
+        if !log.is_recovering() {
+            for (id, prefix) in std::mem::take(&mut self.asked_purges) {
+                self.purge(id, &prefix);
+            }
+        }
+        if let (Some(log), Some(cache)) = (&mut self.log, &self.cache) {
+            let (now, snapshot) = (self.now, &mut self.snapshot);
+            cache.with(|shared| shared.follow(now, log, snapshot));
+        }
+        self.answer_purges(failure);
+    }
+
+    /// Answers the purges that are durable; all that wait where there is a failure.
+    fn answer_purges(&mut self, failure: Option<String>) {
+        let purges = std::mem::take(&mut self.purges);
+        for purge in purges {
+            let log = self.log.as_ref();
+            let is_durable = log.is_none_or(|log| log.is_rewritten(purge.rewrite));
+            let result = match (is_durable, &failure) {
+                (true, _) => Ok(purge.purged),
+                (false, Some(failure)) => Err(failure.clone()),
+                (false, None) => {
+                    self.purges.push(purge);
+                    continue;
+                }
+            };
+            let id = purge.id;
+            self.outputs.push_back(SharedOutput::Purged { id, result });
+        }
     }
 }
 
@@ -58,22 +180,28 @@ impl SharedState for HttpState {
     fn configure(&mut self, settings: &Arc<dyn AcceleratorSettings>) {
         self.settings = settings.expect::<Settings>().clone();
         self.tls.configure(self.settings.tls.clone());
-        if !self.settings.caches {
-            self.cache = None;
+        if !self.stores() {
+            self.stop_storing();
         }
     }
 
     fn set_calendar(&mut self, now: Time, since_1970: Duration) {
+        self.now = now;
         self.tls.set_calendar(now, since_1970);
-        if !self.settings.caches {
+        if !self.stores() {
             return;
         }
         let clock = Calendar { now, since_1970 };
-        let memory_max = self.memory_max;
-        let cache = self
-            .cache
-            .get_or_insert_with(|| SharedCache::new(clock, memory_max));
-        cache.with(|shared| shared.calendar = clock);
+        if let Some(cache) = &self.cache {
+            return cache.with(|shared| shared.calendar = clock);
+        }
+        let cache = SharedCache::new(clock, self.memory_max);
+        if let Some(log) = &mut self.log {
+            cache.with(|shared| shared.index.begin_recovery());
+            log.start();
+            log.resume(now);
+        }
+        self.cache = Some(cache);
     }
 
     fn build(&mut self, half: WanEnd, context: HalfContext) -> Box<dyn AcceleratorHalf> {
@@ -94,33 +222,69 @@ impl SharedState for HttpState {
         }
     }
 
-    fn handle(&mut self, _: Time, input: SharedInput) {
+    fn handle(&mut self, now: Time, input: SharedInput) {
+        self.now = now;
         match input {
-            SharedInput::Purge { id, prefix } => {
-                let result = Ok(self.purge(&prefix));
-                self.outputs.push_back(SharedOutput::Purged { id, result });
-            }
+            SharedInput::Start if !self.stores() => self.stop_storing(),
+            SharedInput::Purge { id, prefix } => self.asked_purges.push((id, prefix)),
             SharedInput::Shrink { to } => {
+                let log = self.log.as_ref().map_or(0, SealedLog::held);
                 if let Some(cache) = &self.cache {
-                    cache.with(|shared| shared.index.shrink(to));
+                    cache.with(|shared| shared.index.shrink(to.saturating_sub(log)));
                 }
             }
-            SharedInput::Start
-            | SharedInput::File(_)
-            | SharedInput::Timeout
-            | SharedInput::FlowEnded(_)
-            | SharedInput::Stop => {}
+            SharedInput::File(completion) => {
+                if let Some(log) = &mut self.log {
+                    log.handle(now, completion);
+                }
+            }
+            SharedInput::Timeout => {
+                if let Some(log) = &mut self.log {
+                    log.handle_timeout(now);
+                }
+            }
+            SharedInput::ContentCleared { key } => {
+                if let Some(cache) = &self.cache {
+                    cache.with(|shared| {
+                        shared.index.end_recovery(true);
+                        shared.index.clear();
+                    });
+                }
+                if let Some(log) = &mut self.log {
+                    log.replace_key(now, key);
+                }
+            }
+            SharedInput::Stop => {
+                self.follow();
+                if let Some(log) = &mut self.log {
+                    log.stop();
+                }
+            }
+            SharedInput::Start | SharedInput::FlowEnded(_) => {}
         }
     }
 
     fn poll_output(&mut self) -> Option<SharedOutput> {
+        self.follow();
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        if let Some(request) = self.log.as_mut()?.poll_request() {
+            return Some(SharedOutput::File(request));
+        }
+        // A rewrite may have ended just now.
+        self.answer_purges(None);
         self.outputs.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.log.as_ref()?.poll_timeout()
     }
 
     fn buffered(&self) -> usize {
         let cache = self.cache.as_ref();
         let index = cache.map_or(0, |cache| cache.with(|shared| shared.index.held()));
-        index + self.tls.held()
+        index + self.log.as_ref().map_or(0, SealedLog::held) + self.tls.held()
     }
 
     fn report(&self) -> Option<AcceleratorReport> {
@@ -129,6 +293,34 @@ impl SharedState for HttpState {
 
     fn keeps_content(&self) -> bool {
         true
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl HttpState {
+    /// Stores an empty page of the host `web` that is fresh for a day.
+    ///
+    /// # Panics
+    /// When it cannot be stored.
+    pub(super) fn store_page(&self, path: &str) {
+        use super::wire::{Requests, ResponseHead, What};
+        let cache = self.cache.as_ref().expect("the calendar is known");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: web\r\n\r\n");
+        let step = Requests::new()
+            .step(request.as_bytes())
+            .map(|step| step.what);
+        let Ok(What::Head(head, _)) = step else {
+            panic!("the request has a head");
+        };
+        let response = "HTTP/1.1 200 OK\r\nCache-Control: max-age=86400\r\n\r\n";
+        let response = ResponseHead::parse(Bytes::from(response)).expect("it is a head");
+        let key = cache.key(&head).expect("the URL has one reading");
+        let wall = cache.wall(self.now);
+        let stored = cache.with(|shared| {
+            let content = (Content::default(), 0);
+            (shared.index).store(wall, wall, &key, (&head, &response), content)
+        });
+        stored.expect("it may be stored");
     }
 }
 
@@ -161,6 +353,16 @@ impl cache::Content for Content {
             .as_ref()
             .map_or(0, |handle| handle.to_bytes().len())
     }
+
+    fn to_bytes(&self) -> Bytes {
+        let handle = self.handle.as_ref();
+        handle.map(ContentHandle::to_bytes).unwrap_or_default()
+    }
+
+    fn from_bytes(bytes: Bytes) -> Self {
+        let handle = (!bytes.is_empty()).then(|| ContentHandle::from_bytes(bytes));
+        Self { handle }
+    }
 }
 
 /// The index of stored responses, and the time on the calendar.
@@ -169,6 +371,39 @@ pub(super) struct Shared {
     calendar: Calendar,
     /// The stored responses.
     pub(super) index: Index<Content>,
+}
+
+impl Shared {
+    /// Appends to the log what has changed, and what it wants of all that is stored.
+    fn follow(
+        &mut self,
+        now: Time,
+        log: &mut SealedLog,
+        snapshot: &mut Option<(u64, Option<u64>)>,
+    ) {
+        let index = &mut self.index;
+        let append = |log: &mut SealedLog, index: &Index<Content>, id| {
+            if let Some(record) = index.record(id) {
+                log.append(now, log::STORED, &record);
+            }
+        };
+        while let Some(change) = index.poll_change() {
+            match change {
+                Change::Stored(id) => append(log, index, id),
+                Change::Removed(id) => log.append(now, log::REMOVED, &log::emit_removed(id)),
+            }
+        }
+        while let Some(number) = log.wants_snapshot() {
+            let last = snapshot.filter(|(of, _)| *of == number);
+            match index.after(last.and_then(|(_, last)| last)) {
+                Some(id) => {
+                    append(log, index, id);
+                    *snapshot = Some((number, Some(id)));
+                }
+                None => log.finish_snapshot(),
+            }
+        }
+    }
 }
 
 /// The shared cache as one flow sees it.
@@ -184,7 +419,9 @@ pub(super) struct SharedCache {
 impl SharedCache {
     /// An empty cache, for no server yet, whose index holds at most `memory_max` bytes.
     pub(super) fn new(calendar: Calendar, memory_max: usize) -> Self {
-        let index = Index::new(memory_max);
+        // A million responses a millisecond are not stored, so that the next run begins above them.
+        let first_id = (calendar.since_1970.as_millis() as u64) << 20;
+        let index = Index::new(memory_max, first_id);
         Self {
             server: SocketAddr::from(([0, 0, 0, 0], 0)),
             proved: None,

@@ -1,10 +1,16 @@
 //! What tests of other crates need: a conversation, and the framing under any bytes.
 
-use bytes::Bytes;
-use vocab::{FlowSegment, SeededRandom};
+use std::time::Duration;
 
+use bytes::Bytes;
+use vocab::{FlowSegment, SeededRandom, Time};
+
+use super::config::{INDEX_MAX, Settings};
+use super::shared::HttpState;
 use super::wire::{Expectation, Reader, Requests, Responses, What};
 use crate::AcceleratorInput;
+use crate::shared::testing::MemoryFiles;
+use crate::shared::{SharedInput, SharedOutput, SharedState, StartContext, StateKey};
 
 /// What a client sends on one connection: pipelined requests, one with a body in chunks.
 pub const REQUESTS: &[u8] =
@@ -37,6 +43,42 @@ pub fn conversation() -> [Vec<AcceleratorInput>; 2] {
         AcceleratorInput::LanFinished,
     ];
     [near, far]
+}
+
+/// The files of an index on disk that names `count` pages, `http://web/0` and so on, stored at this moment and fresh for a
+/// day; for tests of what reads it back.
+#[must_use]
+pub fn index_files(key: StateKey, since_1970: Duration, count: usize) -> MemoryFiles {
+    let mut files = MemoryFiles::default();
+    let settings = Settings {
+        is_on: true,
+        ..Settings::default()
+    };
+    let mut state = HttpState::new(
+        settings,
+        StartContext {
+            memory_max: INDEX_MAX,
+            random: SeededRandom::from_seed(count as u64),
+            key: Some(key),
+        },
+    );
+    let now = Time::ZERO;
+    state.handle(now, SharedInput::Start);
+    state.set_calendar(now, since_1970);
+    let mut drain = |state: &mut HttpState| {
+        while let Some(output) = state.poll_output() {
+            if let SharedOutput::File(request) = output {
+                let completion = files.complete(request);
+                state.handle(now, SharedInput::File(completion));
+            }
+        }
+    };
+    drain(&mut state);
+    for number in 0..count {
+        state.store_page(&format!("/{number}"));
+    }
+    drain(&mut state);
+    files
 }
 
 /// Frames these bytes as requests and as responses, in one piece and in many.

@@ -19,6 +19,7 @@
 
 mod files;
 mod report;
+mod sealed_log;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
@@ -37,6 +38,7 @@ pub use files::{
     FileRequest, LISTED_MAX, READ_MAX,
 };
 pub use report::{AcceleratorReport, REPORTED_SERVERS_MAX, ServerReport};
+pub use sealed_log::{Damage, LogEvent, SealedLog, StateKey};
 
 /// Limits and chance that the engine hands to a shared state as it starts.
 #[derive(Debug)]
@@ -46,6 +48,9 @@ pub struct StartContext {
     pub memory_max: usize,
     /// Chance that no other accelerator has.
     pub random: SeededRandom,
+    /// What seals files of this accelerator; `None` where the node keeps no content on disk, so that an index of
+    /// content is of no use there.
+    pub key: Option<StateKey>,
 }
 
 /// The flow for which a half is built, and the keys it may use.
@@ -64,7 +69,7 @@ pub struct HalfContext {
 }
 
 /// An event that the engine reports to a shared state.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum SharedInput {
     /// The engine begins. The first input; files of an earlier run can be read from here on.
     Start,
@@ -87,6 +92,11 @@ pub enum SharedInput {
         /// The beginning of the names to remove; all entries are removed if it is empty.
         prefix: String,
     },
+    /// All content was removed from the node's dictionary; earlier handles are useless.
+    ContentCleared {
+        /// The key that seals files from here on, if it is a new one.
+        key: Option<StateKey>,
+    },
     /// The engine stops. Valuable state is put out to be written; there is no further input.
     Stop,
 }
@@ -98,12 +108,28 @@ pub enum SharedOutput {
     File(FileRequest),
     /// Give the half of this flow [`AcceleratorInput::Woken`](crate::AcceleratorInput::Woken). Nothing happens if the flow has ended.
     Wake(u64),
+    /// Tell the operator about the disk.
+    DiskTrouble(DiskTrouble),
     /// An operator's request has ended.
     Purged {
         /// The number of the request.
         id: u64,
         /// The count of removed entries, or the cause for which none was removed.
         result: Result<PurgeCount, String>,
+    },
+}
+
+/// A trouble with the disk that an operator has to know of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskTrouble {
+    /// The disk failed, or is full; the accelerator goes on without it, and tries again later.
+    Failed(FileFault),
+    /// A part of what an earlier run has written was not used.
+    Damaged {
+        /// Whole files.
+        files: u64,
+        /// Records of others.
+        records: u64,
     },
 }
 

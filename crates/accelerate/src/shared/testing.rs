@@ -55,6 +55,23 @@ impl MemoryFiles {
         self.files.get(&file).map(|file| file.content.as_slice())
     }
 
+    /// The names of all files.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.files.keys().map(FileName::to_string).collect()
+    }
+
+    /// Gives a file another content, as a fault of the disk would.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    pub fn damage(&mut self, file: &str, damage: impl FnOnce(&mut Vec<u8>)) {
+        let file = file.parse().ok().and_then(|file| self.files.get_mut(&file));
+        let file = file.expect("there is such a file");
+        damage(&mut file.content);
+        file.synced = Some(file.content.clone());
+    }
+
     fn execute(&mut self, operation: FileOperation) -> Result<FileAnswer, FileFault> {
         match operation {
             FileOperation::List => {

@@ -167,6 +167,7 @@ impl Engine {
                 &config.policy.accelerators,
                 config.limits.memory.as_usize(),
                 seed,
+                config.dictionary_key.clone(),
             ),
             claims: ClaimTable::default(),
             kept_contents: KeptContents::default(),
@@ -262,6 +263,7 @@ impl Engine {
             EngineInput::BypassedServerAnswered { server } => self.server_answered_directly(server),
             EngineInput::ClearDictionary { key } => {
                 self.kept_contents.clear();
+                self.accelerator_states.content_cleared(now, key.clone());
                 self.dictionary.clear(key);
             }
             EngineInput::AcceleratorFile {
@@ -583,6 +585,13 @@ impl Engine {
                     self.outputs.push_back(EngineOutput::AcceleratorFile {
                         accelerator,
                         request,
+                    });
+                }
+                StateOutput::DiskTrouble(accelerator, trouble) => {
+                    let accelerator = accelerator.name;
+                    self.event(EngineEvent::AcceleratorDisk {
+                        accelerator,
+                        trouble,
                     });
                 }
                 StateOutput::Wake(flow) => {

@@ -184,7 +184,7 @@ impl ValueStore {
                 };
                 self.replace(Some((id, purged)));
             }
-            SharedInput::Stop => {}
+            SharedInput::ContentCleared { .. } | SharedInput::Stop => {}
         }
     }
 

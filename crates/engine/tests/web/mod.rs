@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use accelerate::http;
-use accelerate::shared::PurgeCount;
+use accelerate::shared::{DiskTrouble, FileFault, PurgeCount};
 use bytes::{Bytes, BytesMut};
-use engine::{ConnectionId, EngineInput, FlowPolicy};
+use engine::{ConnectionId, EngineEvent, EngineInput, FlowPolicy};
+use reduce::DictionaryKey;
 
 use super::world::{NEAR, ServerScript, TwoNodeWorld, WorldSettings};
 use super::{PATIENCE, random_bytes};
@@ -59,6 +60,7 @@ impl WebServer {
 /// Two sites and a web server at one of them.
 struct WebWorld {
     world: TwoNodeWorld,
+    setting: WorldSettings,
     server: Rc<RefCell<WebServer>>,
 }
 
@@ -71,12 +73,25 @@ impl WebWorld {
             far_policy: policy,
             ..WorldSettings::default()
         };
-        let mut world = TwoNodeWorld::new(setting);
+        let mut world = TwoNodeWorld::new(setting.clone());
         let server = Rc::new(RefCell::new(WebServer::default()));
         world
             .servers
             .insert(PORT, ServerScript::Web(Rc::clone(&server)));
-        Self { world, server }
+        Self {
+            world,
+            setting,
+            server,
+        }
+    }
+
+    /// The near node is killed, and started again with what is on its disks.
+    fn restart(&mut self) {
+        let node = &mut self.world.nodes[NEAR];
+        node.files.crash(0);
+        self.world.restart(NEAR, &self.setting);
+        self.world.connect();
+        self.world.run_for(Duration::from_secs(1));
     }
 
     fn page(&self, path: &str, fields: &str, content: &Bytes) {
@@ -183,6 +198,122 @@ fn an_operator_purges_stored_pages_by_url() {
     // Only the page that was purged is asked for again.
     assert_eq!(web.asked(), 3);
     assert!(web.server.borrow().asked[2].starts_with("GET /a "));
+}
+
+#[test]
+fn stored_page_is_answered_after_the_node_was_killed() {
+    let mut web = WebWorld::new(ON);
+    let content = random_bytes(5, 200_000);
+    for path in ["/a", "/gone"] {
+        web.page(path, "Cache-Control: max-age=600\r\n", &content);
+        let client = web.world.accept(PORT);
+        web.get(client, path, &content);
+    }
+    let client = web.world.accept(PORT);
+    let changed = b"POST /gone HTTP/1.1\r\nHost: web\r\nContent-Length: 0\r\n\r\n";
+    web.world.send(client, changed, false);
+    web.world.run_for(Duration::from_secs(5));
+    for round in 0..3 {
+        web.restart();
+        let (asked, wan_bytes) = (web.asked(), web.wan_bytes());
+        let client = web.world.accept(PORT);
+        let head = web.get(client, "/a", &content);
+        assert!(head.contains("Age: "), "{head}");
+        assert_eq!(
+            (web.asked(), web.wan_bytes()),
+            (asked, wan_bytes),
+            "{round}"
+        );
+    }
+    let (asked, client) = (web.asked(), web.world.accept(PORT));
+    web.get(client, "/gone", &content);
+    assert_eq!(web.asked(), asked + 1);
+}
+
+#[test]
+fn purged_pages_stay_purged_after_the_node_was_killed() {
+    let mut web = WebWorld::new(ON);
+    let content = random_bytes(6, 20_000);
+    web.page("/a", "Cache-Control: max-age=600\r\n", &content);
+    let client = web.world.accept(PORT);
+    web.get(client, "/a", &content);
+    web.world.run_for(Duration::from_secs(5));
+    web.world.hold_files(NEAR, true);
+    let purge = EngineInput::PurgeAccelerator {
+        id: 1,
+        name: "http".to_owned(),
+        prefix: String::new(),
+    };
+    web.world.input(NEAR, purge);
+    // It is not answered before the disk has it.
+    assert!(web.world.nodes[NEAR].purged.is_empty());
+    web.world.hold_files(NEAR, false);
+    let (entries, bytes) = (1, 20_000);
+    let purged = vec![(1, Ok(PurgeCount { entries, bytes }))];
+    assert_eq!(web.world.nodes[NEAR].purged, purged);
+    web.restart();
+    let client = web.world.accept(PORT);
+    web.get(client, "/a", &content);
+    assert_eq!(web.asked(), 2);
+}
+
+#[test]
+fn full_disk_leaves_the_cache_in_memory_and_is_told() {
+    let mut web = WebWorld::new(ON);
+    web.world.nodes[NEAR].files.is_full = true;
+    let content = random_bytes(7, 20_000);
+    web.page("/a", "Cache-Control: max-age=600\r\n", &content);
+    for _ in 0..2 {
+        let client = web.world.accept(PORT);
+        web.get(client, "/a", &content);
+    }
+    assert_eq!(web.asked(), 1);
+    let events = &web.world.nodes[NEAR].events;
+    let accelerator = "http";
+    let trouble = DiskTrouble::Failed(FileFault::Full);
+    let told = EngineEvent::AcceleratorDisk {
+        accelerator,
+        trouble,
+    };
+    assert!(events.contains(&told), "{events:?}");
+    // There is room again: a minute later the index is on disk.
+    web.world.nodes[NEAR].files.is_full = false;
+    web.world.run_for(Duration::from_secs(70));
+    web.restart();
+    let client = web.world.accept(PORT);
+    web.get(client, "/a", &content);
+    assert_eq!(web.asked(), 1);
+}
+
+#[test]
+fn emptied_dictionary_takes_the_index_with_it() {
+    let mut web = WebWorld::new(ON);
+    let content = random_bytes(8, 20_000);
+    web.page("/a", "Cache-Control: max-age=600\r\n", &content);
+    let client = web.world.accept(PORT);
+    web.get(client, "/a", &content);
+    web.world.run_for(Duration::from_secs(5));
+    let files = |web: &WebWorld| web.world.nodes[NEAR].files.names();
+    assert_eq!(files(&web), ["index-00000001"]);
+    let key = Some(DictionaryKey::new([7; 32]));
+    web.world.input(NEAR, EngineInput::ClearDictionary { key });
+    assert_eq!(files(&web), [""; 0]);
+    let client = web.world.accept(PORT);
+    web.get(client, "/a", &content);
+    assert_eq!(web.asked(), 2);
+    // Where nothing is stored any more, nothing stays on disk.
+    web.world.run_for(Duration::from_secs(5));
+    assert_eq!(files(&web), ["index-00000002"]);
+    let off = http::Settings {
+        caches: false,
+        ..ON
+    };
+    web.setting
+        .policy
+        .accelerators
+        .set(&http::ENTRY, Arc::new(off));
+    web.restart();
+    assert_eq!(files(&web), [""; 0]);
 }
 
 /// Without a cache nothing is answered here, and the same content is a reference in spite of other heads.

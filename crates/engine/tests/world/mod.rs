@@ -413,6 +413,8 @@ impl TwoNodeWorld {
         node.intercepted.clear();
         node.avoided.clear();
         self.look_around(own);
+        let since_1970 = Duration::from_secs(1_767_225_600) + self.now.since(Time::ZERO);
+        self.input(own, EngineInput::Calendar { since_1970 });
     }
 
     /// A client connects through the near node.

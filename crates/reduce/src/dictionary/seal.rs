@@ -30,6 +30,12 @@ impl DictionaryKey {
         Self(Zeroizing::new(bytes))
     }
 
+    /// The key for files that the accelerator of this number keeps beside the dictionary.
+    #[must_use]
+    pub fn for_accelerator(&self, number: u8) -> Zeroizing<[u8; 32]> {
+        self.derive("trunkline accelerator files 1", &[&[number]])
+    }
+
     /// Seals the records of a segment.
     pub(super) fn records(&self, name: &SegmentName) -> SealKey {
         SealKey::new(&self.derive("trunkline dictionary 2 records", &[&name.bytes()]))
@@ -178,7 +184,9 @@ mod tests {
         ] {
             assert_eq!(open(key.records(&other), SealedPart::Body, 64), None);
         }
+        assert_ne!(key.for_accelerator(1), key.for_accelerator(2));
         let other = DictionaryKey::new([8; 32]);
+        assert_ne!(key.for_accelerator(1), other.for_accelerator(1));
         assert_eq!(open(other.records(&NAME), SealedPart::Body, 64), None);
         assert_ne!(key.tag(b"x"), other.tag(b"x"));
     }

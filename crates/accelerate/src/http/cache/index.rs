@@ -1,12 +1,14 @@
 //! The index of stored responses by key. It is bounded; the least recently used response goes first.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+use bytes::Bytes;
 
 use super::directives::Directives;
 use super::key::Key;
 use super::policy::{self, Freshness, NotStored};
 use super::stored::{Conditions, Stored, Validators, head_to_store};
-use super::{Content, WallTime};
+use super::{Content, WallTime, log};
 use crate::http::wire::{RequestHead, ResponseHead};
 use crate::shared::PurgeCount;
 
@@ -14,10 +16,24 @@ use crate::shared::PurgeCount;
 /// that varies by something like User-Agent, and each further one displaces the oldest.
 const VARIANTS_MAX: usize = 16;
 
+/// URLs of which something is learned while the index of an earlier run is read back, at most: some 2 MB. Reading takes a
+/// second or so; if more is learned in that time, the rest is not read.
+const LEARNED_MAX: usize = 16_384;
+/// The clock may have been set back by so much before a stored response counts as one from the future.
+const CLOCK_STEP_MS: u64 = 60_000;
+
 /// The stored responses of one node.
 #[derive(Debug)]
 pub(crate) struct Index<H> {
     urls: HashMap<Key, Vec<Variant<H>>>,
+    /// By the number that each has in the log.
+    ids: BTreeMap<u64, Key>,
+    /// The number of the next response that is stored, unless a higher one is there.
+    next_id: u64,
+    /// What the log is still to be told.
+    changes: VecDeque<Change>,
+    /// While the index of an earlier run is read back: the keys of which this run knows better.
+    learned: Option<HashSet<Key>>,
     /// By when they were last used: key and number of the variant.
     order: BTreeMap<u64, Key>,
     uses: u64,
@@ -28,9 +44,19 @@ pub(crate) struct Index<H> {
 
 #[derive(Debug)]
 struct Variant<H> {
+    id: u64,
     stored: Stored<H>,
     /// Its place in the order.
     used: u64,
+}
+
+/// A change that a log of the index has to follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The response of this number is new, or another than before.
+    Stored(u64),
+    /// The response of this number is gone.
+    Removed(u64),
 }
 
 /// The result of looking for a stored response to a request.
@@ -49,10 +75,14 @@ pub(crate) enum LookUp<H> {
 }
 
 impl<H: Content> Index<H> {
-    /// An empty one.
-    pub(crate) fn new(memory_max: usize) -> Self {
+    /// An empty one. Numbers of responses begin at `first_id`, which is higher than in any earlier run.
+    pub(crate) fn new(memory_max: usize, first_id: u64) -> Self {
         Self {
             urls: HashMap::new(),
+            ids: BTreeMap::new(),
+            next_id: first_id,
+            changes: VecDeque::new(),
+            learned: None,
             order: BTreeMap::new(),
             uses: 0,
             held: 0,
@@ -93,6 +123,7 @@ impl<H: Content> Index<H> {
         let freshness = Freshness::of(response, key, asked, answered);
         let selection = policy::storing(request, response, &freshness)?;
         self.remove_selected(key, request);
+        self.learn(key);
         let stored = Stored {
             head: head_to_store(response),
             selection,
@@ -101,7 +132,10 @@ impl<H: Content> Index<H> {
             length: content.1,
             asked,
         };
-        self.insert(key, stored);
+        let above = self.ids.last_key_value().map_or(0, |(last, _)| last + 1);
+        let id = self.next_id.max(above);
+        self.next_id = id + 1;
+        self.insert(key, id, stored);
         Ok(())
     }
 
@@ -128,6 +162,7 @@ impl<H: Content> Index<H> {
         conditions: Conditions,
     ) -> Option<Stored<H>> {
         let (request, update) = exchange;
+        self.learn(key);
         let found = Validators::of(&update.fields);
         let variants = self.urls.get_mut(key)?;
         let speaks_of = |variant: &&mut Variant<H>| {
@@ -138,6 +173,7 @@ impl<H: Content> Index<H> {
         let before = variant.stored.held();
         variant.stored.update(update, key, asked, answered);
         self.held = self.held + variant.stored.held() - before;
+        self.changes.push_back(Change::Stored(variant.id));
         let stored = variant.stored.clone();
         // What may no longer be stored goes, after this use.
         if policy::storing(request, &stored.head, &stored.freshness).is_err() {
@@ -149,6 +185,7 @@ impl<H: Content> Index<H> {
     /// Forgets what a request would be answered with, because a newer response to it is not stored or its
     /// content is gone.
     pub(crate) fn remove_selected(&mut self, key: &Key, request: &RequestHead) {
+        self.learn(key);
         let Some(variants) = self.urls.get_mut(key) else {
             return;
         };
@@ -158,6 +195,8 @@ impl<H: Content> Index<H> {
                 true => {
                     let variant = variants.remove(at);
                     self.order.remove(&variant.used);
+                    self.ids.remove(&variant.id);
+                    self.changes.push_back(Change::Removed(variant.id));
                     self.held -= variant.stored.held();
                 }
                 false => at += 1,
@@ -173,10 +212,12 @@ impl<H: Content> Index<H> {
         if is_safe || !(200..400).contains(&response.status) {
             return;
         }
+        self.learn(key);
         self.remove(key);
         for name in ["location", "content-location"] {
             let named = response.fields.single(name);
             if let Some(other) = named.and_then(|reference| key.of_same_origin(reference)) {
+                self.learn(&other);
                 self.remove(&other);
             }
         }
@@ -207,6 +248,120 @@ impl<H: Content> Index<H> {
         }
     }
 
+    /// The next change that a log has to follow.
+    pub(crate) fn poll_change(&mut self) -> Option<Change> {
+        let change = self.changes.pop_front();
+        if change.is_none() && self.changes.capacity() > 1_024 {
+            self.changes = VecDeque::new();
+        }
+        change
+    }
+
+    /// The first stored response whose number is above this one, and its number.
+    pub(crate) fn after(&self, id: Option<u64>) -> Option<u64> {
+        let from = match id {
+            Some(id) => id.checked_add(1)?,
+            None => 0,
+        };
+        self.ids.range(from..).next().map(|(id, _)| *id)
+    }
+
+    /// The record of the stored response with this number.
+    pub(crate) fn record(&self, id: u64) -> Option<Bytes> {
+        let key = self.ids.get(&id)?;
+        let mut variants = self.urls.get(key)?.iter();
+        let variant = variants.find(|variant| variant.id == id)?;
+        Some(log::emit_stored(id, key, &variant.stored))
+    }
+
+    /// Begins to take the records of an earlier run. What this run learns meanwhile counts before them.
+    pub(crate) fn begin_recovery(&mut self) {
+        self.learned = Some(HashSet::new());
+    }
+
+    /// Takes a record of an earlier run.
+    pub(crate) fn recover(&mut self, now: WallTime, kind: u8, body: &Bytes) {
+        let Some(learned) = &self.learned else {
+            return;
+        };
+        match kind {
+            log::STORED => {
+                let Some((id, key, mut stored)) = log::parse_stored::<H>(body) else {
+                    return;
+                };
+                let is_known = learned.contains(&key);
+                self.remove_id(id);
+                if is_known {
+                    return;
+                }
+                // Its age cannot be told: the clock was set back since.
+                if stored.freshness.response_time.since_ms(now) > CLOCK_STEP_MS {
+                    stored.freshness.no_cache = true;
+                }
+                self.insert(&key, id, stored);
+            }
+            log::REMOVED => {
+                if let Some(id) = log::parse_removed(body) {
+                    self.remove_id(id);
+                }
+            }
+            // Of a later release.
+            _ => {}
+        }
+        self.changes.clear();
+    }
+
+    /// All records of an earlier run were taken. If some were lost, what is stored may be out of date, and is used only
+    /// after its server has confirmed it.
+    pub(crate) fn end_recovery(&mut self, is_damaged: bool) {
+        let Some(learned) = self.learned.take() else {
+            return;
+        };
+        if !is_damaged {
+            return;
+        }
+        for (key, variants) in &mut self.urls {
+            if !learned.contains(key) {
+                for variant in variants {
+                    variant.stored.freshness.no_cache = true;
+                }
+            }
+        }
+    }
+
+    /// Removes all.
+    pub(crate) fn clear(&mut self) {
+        self.urls.clear();
+        self.order.clear();
+        self.ids.clear();
+        self.changes.clear();
+        self.held = 0;
+    }
+
+    /// This run knows better than the log of an earlier one what is stored under this key.
+    fn learn(&mut self, key: &Key) {
+        let Some(learned) = &mut self.learned else {
+            return;
+        };
+        if learned.insert(key.clone()) && learned.len() > LEARNED_MAX {
+            self.learned = None;
+            self.clear();
+        }
+    }
+
+    fn remove_id(&mut self, id: u64) {
+        let Some(key) = self.ids.get(&id).cloned() else {
+            return;
+        };
+        let mut variants = self.urls.get(&key).into_iter().flatten();
+        if let Some(used) = variants
+            .find(|variant| variant.id == id)
+            .map(|variant| variant.used)
+        {
+            self.remove_used(&key, used);
+        }
+    }
+
     /// Responses that are stored.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
@@ -230,8 +385,10 @@ impl<H: Content> Index<H> {
         Some(variant)
     }
 
-    fn insert(&mut self, key: &Key, stored: Stored<H>) {
+    fn insert(&mut self, key: &Key, id: u64, stored: Stored<H>) {
         self.uses += 1;
+        self.ids.insert(id, key.clone());
+        self.changes.push_back(Change::Stored(id));
         self.order.insert(self.uses, key.clone());
         self.held += stored.held();
         let used = self.uses;
@@ -242,7 +399,9 @@ impl<H: Content> Index<H> {
                 self.urls.entry(key.clone()).or_default()
             }
         };
-        variants.push(Variant { stored, used });
+        // Those of earlier runs are not read back in their order.
+        let place = variants.partition_point(|variant| variant.id < id);
+        variants.insert(place, Variant { id, stored, used });
         if variants.len() > VARIANTS_MAX {
             let oldest = variants.iter().map(|variant| variant.used).min();
             oldest
@@ -259,6 +418,8 @@ impl<H: Content> Index<H> {
         self.held -= key_memory(key);
         for variant in &variants {
             self.order.remove(&variant.used);
+            self.ids.remove(&variant.id);
+            self.changes.push_back(Change::Removed(variant.id));
             self.held -= variant.stored.held();
         }
         variants.len()
@@ -271,6 +432,8 @@ impl<H: Content> Index<H> {
         };
         if let Some(at) = variants.iter().position(|variant| variant.used == used) {
             let variant = variants.remove(at);
+            self.ids.remove(&variant.id);
+            self.changes.push_back(Change::Removed(variant.id));
             self.held -= variant.stored.held();
         }
         self.drop_if_empty(key);
@@ -284,7 +447,7 @@ impl<H: Content> Index<H> {
     }
 }
 
-/// A key stands in the table of URLs and in the order.
+/// A key stands in the table of URLs, in the order and among the numbers, which share its bytes.
 fn key_memory(key: &Key) -> usize {
     key.url.len() + 2 * size_of::<Key>() + 64
 }
@@ -297,7 +460,8 @@ enum Use {
 
 /// Decides if a stored response may be used (RFC 9111 §4.2, §4.2.4, §5.2.1).
 fn usable(now: WallTime, freshness: &Freshness, asked: &Directives) -> Use {
-    if freshness.no_cache || asked.no_cache {
+    let is_from_future = freshness.response_time.since_ms(now) > CLOCK_STEP_MS;
+    if freshness.no_cache || asked.no_cache || is_from_future {
         return Use::AfterValidation;
     }
     let age_ms = freshness.age_ms(now);

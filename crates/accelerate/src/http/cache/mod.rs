@@ -23,6 +23,7 @@ mod date;
 mod directives;
 mod index;
 mod key;
+pub(crate) mod log;
 mod policy;
 mod stored;
 mod structured;
@@ -30,7 +31,9 @@ mod structured;
 mod tests;
 mod vary;
 
-pub(crate) use index::{Index, LookUp};
+use bytes::Bytes;
+
+pub(crate) use index::{Change, Index, LookUp};
 pub(crate) use key::{Key, Scheme};
 pub(crate) use stored::{Conditions, Stored};
 
@@ -44,6 +47,10 @@ const HEURISTIC_MAX_S: u64 = 86_400;
 pub(crate) trait Content: Clone {
     /// Bytes of memory that it takes itself.
     fn held(&self) -> usize;
+    /// What a log keeps of it.
+    fn to_bytes(&self) -> Bytes;
+    /// The content that a log has kept so.
+    fn from_bytes(bytes: Bytes) -> Self;
 }
 
 /// Milliseconds since 1970, from a clock that may be set.

@@ -70,7 +70,7 @@ impl Freshness {
 
     /// The response's age, in milliseconds (RFC 9111 §4.2.3, current_age).
     pub(super) fn age_ms(&self, now: WallTime) -> u64 {
-        self.initial_age_ms + now.since_ms(self.response_time)
+        (self.initial_age_ms).saturating_add(now.since_ms(self.response_time))
     }
 
     /// Milliseconds for which it has been stale; `None` while it is fresh.

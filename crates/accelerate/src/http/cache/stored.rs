@@ -252,7 +252,7 @@ impl<H: Content> Stored<H> {
 
     /// Bytes of memory beside the content.
     pub(super) fn held(&self) -> usize {
-        self.head.bytes.len() + self.selection.held() + self.content.held() + 256
+        self.head.bytes.len() + self.selection.held() + self.content.held() + 384
     }
 
     /// Whether it may be used in spite of its age (RFC 9111 §4.2.4), where the server cannot answer.

@@ -10,12 +10,21 @@ use bytes::Bytes;
 use vocab::SeededRandom;
 
 use super::date;
+use super::log::{self, REMOVED, STORED, parse_removed};
 use super::*;
 use crate::http::wire::{RequestHead, Requests, ResponseHead, What};
 
 impl Content for u64 {
     fn held(&self) -> usize {
         0
+    }
+
+    fn to_bytes(&self) -> Bytes {
+        self.to_be_bytes().to_vec().into()
+    }
+
+    fn from_bytes(bytes: Bytes) -> Self {
+        parse_removed(&bytes).unwrap_or_default()
     }
 }
 
@@ -323,17 +332,38 @@ impl Reference {
     }
 }
 
+/// The index that a later run has of its log, whose records come in any order of keys.
+fn read_back(index: &Index<u64>, now: WallTime) -> Index<u64> {
+    let mut records = Vec::new();
+    let mut last = None;
+    while let Some(id) = index.after(last) {
+        records.push(index.record(id).unwrap());
+        last = Some(id);
+    }
+    let mut again = Index::new(MEMORY, 1 << 20);
+    again.begin_recovery();
+    for record in records.iter().rev() {
+        again.recover(now, STORED, record);
+    }
+    again.end_recovery(false);
+    assert_eq!(again.held(), index.held());
+    again
+}
+
 #[test]
 fn the_index_agrees_with_a_reference_from_the_text_of_the_rfc() {
     let mut counts = [0; 5];
     for seed in 0..60 {
         let mut random = SeededRandom::from_seed(seed);
-        let mut index: Index<u64> = Index::new(MEMORY);
+        let mut index: Index<u64> = Index::new(MEMORY, 1);
         let mut reference = Reference::default();
         let mut now = START_S;
         let mut private = std::collections::BTreeSet::new();
         for number in 0..400 {
             now += random.below(12);
+            if random.below(30) == 0 {
+                index = read_back(&index, WallTime(now * 1_000));
+            }
             let wall = WallTime(now * 1_000);
             let request = Request::random(&mut random);
             let head = request.text();
@@ -400,4 +430,121 @@ fn the_index_agrees_with_a_reference_from_the_text_of_the_rfc() {
         assert_eq!((index.len(), index.held()), (0, 0));
     }
     assert!(counts.iter().all(|count| *count > 200), "{counts:?}");
+}
+
+/// An index in which `/0` to `/9` are stored, fresh for an hour.
+fn ten_pages() -> (Index<u64>, Vec<(Key, RequestHead)>) {
+    let mut index = Index::new(MEMORY, 1);
+    let server = SocketAddr::from(([198, 18, 2, 2], 80));
+    let wall = WallTime(START_S * 1_000);
+    let mut pages = Vec::new();
+    for number in 0..10 {
+        let head = request_head(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let key = Key::of(server, Scheme::Http, &head).unwrap();
+        let text =
+            "HTTP/1.1 200 OK\r\nETag: \"1\"\r\nCache-Control: max-age=3600\r\nVary: accept\r\n\r\n";
+        let response = ResponseHead::parse(Bytes::from(text)).unwrap();
+        let stored = index.store(wall, wall, &key, (&head, &response), (number, 1));
+        stored.unwrap();
+        pages.push((key, head));
+    }
+    (index, pages)
+}
+
+fn request_head(text: String) -> RequestHead {
+    let mut requests = Requests::new();
+    match requests.step(text.as_bytes()).unwrap().what {
+        What::Head(head, _) => *head,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn records_are_refused_or_read_as_written() {
+    let (index, _) = ten_pages();
+    let record = index.record(3).unwrap();
+    let (id, key, stored) = log::parse_stored::<u64>(&record).unwrap();
+    assert_eq!(log::emit_stored(id, &key, &stored), record);
+    for length in 0..record.len() {
+        let cut = record.slice(..length);
+        assert!(log::parse_stored::<u64>(&cut).is_none(), "{length}");
+    }
+    let mut random = SeededRandom::from_seed(3);
+    for _ in 0..20_000 {
+        let mut bent = record.to_vec();
+        let at = random.below(bent.len() as u64) as usize;
+        bent[at] = random.below(256) as u8;
+        if let Some((id, key, stored)) = log::parse_stored::<u64>(&Bytes::from(bent)) {
+            let again = log::emit_stored(id, &key, &stored);
+            let (_, other, _) = log::parse_stored::<u64>(&again).unwrap();
+            assert_eq!(other, key);
+        }
+    }
+}
+
+#[test]
+fn what_this_run_learned_counts_before_the_log() {
+    let (earlier, pages) = ten_pages();
+    let now = WallTime((START_S + 10) * 1_000);
+    let mut index = Index::new(MEMORY, 1 << 20);
+    index.begin_recovery();
+    let answer = |text: &'static str| ResponseHead::parse(Bytes::from(text)).unwrap();
+    // A newer response is not stored, one is, and one is invalidated by a POST.
+    index.remove_selected(&pages[1].0, &pages[1].1);
+    let newer = answer("HTTP/1.1 200 OK\r\nCache-Control: max-age=9\r\n\r\n");
+    let stored = index.store(now, now, &pages[2].0, (&pages[2].1, &newer), (42, 1));
+    stored.unwrap();
+    let post = request_head("POST /3 HTTP/1.1\r\nHost: a\r\n\r\n".to_owned());
+    let done = answer("HTTP/1.1 200 OK\r\nLocation: /4\r\n\r\n");
+    index.invalidate(&pages[3].0, &post, &done);
+    for id in 1..=10 {
+        index.recover(now, STORED, &earlier.record(id).unwrap());
+    }
+    // The log says in its turn that one is gone.
+    index.recover(now, REMOVED, &Bytes::copy_from_slice(&log::emit_removed(6)));
+    index.end_recovery(false);
+    let mut found = Vec::new();
+    for (key, head) in &pages {
+        found.push(match index.look_up(now, key, head) {
+            LookUp::Fresh(stored) => Some(stored.content),
+            LookUp::Miss => None,
+            other => panic!("{other:?}"),
+        });
+    }
+    let (gone, there) = (None, Some);
+    let expected = [
+        there(0),
+        gone,
+        there(42),
+        gone,
+        gone,
+        gone,
+        there(6),
+        there(7),
+        there(8),
+        there(9),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn after_damage_and_clocks_set_back_servers_are_asked() {
+    let (earlier, pages) = ten_pages();
+    for (is_damaged, seconds, is_fresh) in [
+        (false, 10, true),
+        (true, 10, false),
+        // An age that cannot be told, since the clock was set back by more than a minute.
+        (false, -100, false),
+        (false, -10, true),
+    ] {
+        let now = WallTime((START_S as i64 + seconds) as u64 * 1_000);
+        let mut index: Index<u64> = Index::new(MEMORY, 1 << 20);
+        index.begin_recovery();
+        index.recover(now, STORED, &earlier.record(1).unwrap());
+        index.end_recovery(is_damaged);
+        let (key, head) = &pages[0];
+        let found = index.look_up(now, key, head);
+        assert_eq!(matches!(found, LookUp::Fresh(_)), is_fresh, "{found:?}");
+        assert_eq!(matches!(found, LookUp::Stale(_)), !is_fresh, "{found:?}");
+    }
 }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
+use std::time::UNIX_EPOCH;
 
 use accelerate::passthrough::Passthrough;
 use accelerate::registry::AcceleratorEntry;
@@ -13,6 +14,7 @@ use accelerate::shared::{
     PurgeCount, SharedInput, SharedOutput, SharedState, StartContext,
 };
 use accelerate::{AcceleratorHalf, WanEnd};
+use reduce::DictionaryKey;
 
 use super::*;
 
@@ -164,8 +166,73 @@ async fn run_node(state: &Path) {
     }
 }
 
+fn dictionary_key() -> DictionaryKey {
+    DictionaryKey::new([3; 32])
+}
+
+/// Pages in the index that the HTTP accelerator finds at its first start.
+const PAGES: usize = 300;
+/// What the node says before the count of pages that it has removed.
+const REMOVED: &str = "pages removed: ";
+/// Names the page to remove.
+const PAGE: &str = "TRUNKLINE_TEST_PAGE";
+
+/// Runs a node's loop with the HTTP accelerator, has it remove one page of its index, and goes on until it is killed.
+async fn run_web_node(state: &Path, page: &str) {
+    let descriptors = DescriptorPool::new(DescriptorBudget {
+        pool: 2,
+        flows: 1,
+        disk_files: 1,
+        handshakes: 1,
+        probes: 1,
+    });
+    let (mailbox, messages) = LoopMailbox::new();
+    let mut parts = parts(state, descriptors, mailbox.clone());
+    parts.dictionary_key = Some(dictionary_key());
+    let accelerators = &mut parts.config.policy.accelerators;
+    let settings = accelerate::http::Settings {
+        is_on: true,
+        ..accelerate::http::Settings::default()
+    };
+    accelerators.set(&accelerate::http::ENTRY, Arc::new(settings));
+    let event_loop = EventLoop::new(parts).unwrap();
+    let running = event_loop.run(messages, PreciseAlarm::new().unwrap());
+    let test = async {
+        let purge = mailbox.purge_accelerator("http".to_owned(), format!("http://web/{page}"));
+        println!("{REMOVED}{}", purge.await.unwrap()["entries"]);
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = running => panic!("the loop has ended"),
+        () = test => {}
+    }
+}
+
 /// A process that is killed however the test ends.
 struct KilledProcess(Child);
+
+impl KilledProcess {
+    /// Runs the test of this name as a node.
+    fn start(name: &str, state: &Path, page: &str) -> Self {
+        let node = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "--nocapture", name])
+            .env(STATE, state)
+            .env(PAGE, page)
+            .stdout(Stdio::piped())
+            .spawn();
+        Self(node.unwrap())
+    }
+
+    /// The number that it says behind these words.
+    fn number_behind(&mut self, words: &str) -> Option<u64> {
+        let said = BufReader::new(self.0.stdout.take().unwrap());
+        said.lines().find_map(|line| {
+            let line = line.unwrap();
+            let at = line.find(words)?;
+            line[at + words.len()..].parse().ok()
+        })
+    }
+}
 
 impl Drop for KilledProcess {
     fn drop(&mut self) {
@@ -188,21 +255,51 @@ fn accelerator_data_survives_a_killed_node() {
     }
     let state = tempfile::tempdir().unwrap();
     for count in 1..=3 {
-        let node = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "--nocapture", name])
-            .env(STATE, state.path())
-            .stdout(Stdio::piped())
-            .spawn();
-        let mut node = KilledProcess(node.unwrap());
-        let said = BufReader::new(node.0.stdout.take().unwrap());
-        let counted = said.lines().find_map(|line| {
-            let line = line.unwrap();
-            let at = line.find(COUNTED)?;
-            line[at + COUNTED.len()..].parse().ok()
-        });
-        assert_eq!(counted, Some(count));
+        let mut node = KilledProcess::start(name, state.path(), "");
+        assert_eq!(node.number_behind(COUNTED), Some(count));
         drop(node);
         let file = state.path().join("accelerators/starts/starts");
         assert_eq!(std::fs::read_to_string(file).unwrap(), count.to_string());
     }
+}
+
+#[test]
+fn index_of_pages_survives_a_killed_node() {
+    let name = "event_loop::tests::killed_node::index_of_pages_survives_a_killed_node";
+    if let Some(state) = env::var_os(STATE) {
+        let page = env::var(PAGE).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let node = run_web_node(Path::new(&state), &page);
+            tokio::time::timeout(PATIENCE, node).await.unwrap();
+        });
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    let directory = state.path().join("accelerators/http");
+    std::fs::create_dir_all(&directory).unwrap();
+    let key = accelerate::shared::StateKey::new(dictionary_key().for_accelerator(2));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let files = accelerate::http::testing::index_files(key, now, PAGES);
+    for file in files.names() {
+        let content = files.content(&file).unwrap();
+        std::fs::write(directory.join(&file), content).unwrap();
+    }
+    for round in 0..5_u64 {
+        // KilledProcess wherever it happens to be: while it reads, or while it writes its own file.
+        let node = KilledProcess::start(name, state.path(), "none");
+        thread::sleep(Duration::from_millis(3 * round * round));
+        drop(node);
+        // The page is removed once, and stays so.
+        for count in [1, 0] {
+            let mut node = KilledProcess::start(name, state.path(), &format!("{}0", 11 + round));
+            assert_eq!(node.number_behind(REMOVED), Some(count), "{round}");
+        }
+    }
+    let mut node = KilledProcess::start(name, state.path(), "");
+    assert_eq!(node.number_behind(REMOVED), Some(PAGES as u64 - 5));
+    drop(node);
+    let mut node = KilledProcess::start(name, state.path(), "");
+    assert_eq!(node.number_behind(REMOVED), Some(0));
 }
