@@ -61,7 +61,7 @@ enum GilbertElliottState {
 
 impl ImpairmentModel {
     pub(crate) fn new(config: &DirectionConfig, seed: u64) -> Self {
-        let mut misfortunes = Self {
+        let mut impairments = Self {
             loss: LossModel::None,
             corruption: Probability::ZERO,
             duplication: Probability::ZERO,
@@ -74,8 +74,8 @@ impl ImpairmentModel {
             duplication_random: RandomStream::Duplication.random(seed),
             reordering_random: RandomStream::Reordering.random(seed),
         };
-        misfortunes.set(config);
-        misfortunes
+        impairments.set(config);
+        impairments
     }
 
     /// Takes other settings, for the packets that are handed in from now on.
@@ -184,9 +184,9 @@ mod tests {
             loss,
             ..DirectionConfig::default()
         };
-        let mut misfortunes = ImpairmentModel::new(&config, seed);
+        let mut impairments = ImpairmentModel::new(&config, seed);
         (0..count)
-            .map(|number| misfortunes.of(number).lost.is_some())
+            .map(|number| impairments.of(number).lost.is_some())
             .collect()
     }
 
@@ -223,8 +223,8 @@ mod tests {
                 loss,
                 ..DirectionConfig::default()
             };
-            let mut misfortunes = ImpairmentModel::new(&config, 1);
-            (0..100).find_map(|number| misfortunes.of(number).lost)
+            let mut impairments = ImpairmentModel::new(&config, 1);
+            (0..100).find_map(|number| impairments.of(number).lost)
         };
         let almost = reason(LossModel::Random(probability(0.999)));
         assert_eq!(almost, Some(DropReason::Lost));
@@ -267,13 +267,13 @@ mod tests {
 
     #[test]
     fn one_bit_is_flipped() {
-        let misfortunes = ImpairmentModel::new(&DirectionConfig::default(), 1);
+        let impairments = ImpairmentModel::new(&DirectionConfig::default(), 1);
         let packet = Bytes::from(vec![0; 100]);
         for number in 0..100 {
-            let flipped = misfortunes.corrupt(number, &packet);
+            let flipped = impairments.corrupt(number, &packet);
             let ones: u32 = flipped.iter().map(|byte| byte.count_ones()).sum();
             assert_eq!((flipped.len(), ones), (100, 1));
         }
-        assert!(misfortunes.corrupt(0, &Bytes::new()).is_empty());
+        assert!(impairments.corrupt(0, &Bytes::new()).is_empty());
     }
 }
