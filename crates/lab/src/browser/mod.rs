@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn differing_objects_are_named() {
         let page = |objects: &[(&str, &[u8])]| LoadedPage {
             seconds: 1.0,
             objects: objects

@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_a_hundred_objects_of_its_sizes() {
+    fn page_has_hundred_objects_of_stated_sizes() {
         let page = WebPage::generate(1);
         let count = |ending: &str, bytes: usize| {
             let objects = page.objects().iter();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_third_level_is_named_by_style_sheets_alone() {
+    fn only_style_sheets_name_the_third_level() {
         let page = WebPage::generate(2);
         let text = |path: &str| String::from_utf8(page.objects()[path].clone()).unwrap();
         let html = text(PAGE_PATH);
