@@ -67,7 +67,7 @@ fn flows_at_far(sites: &TestSites) -> u64 {
 }
 
 #[test]
-fn a_fresh_page_opens_no_flow_and_asks_no_server() {
+fn fresh_page_opens_no_flow() {
     let Some((sites, origin)) = sites(16) else {
         return;
     };
@@ -267,7 +267,7 @@ fn webdav_passes_and_is_not_stored() {
 /// The node's guide, "When a peer hangs or dies". That intercepted clients pass by meanwhile is shown in the
 /// laboratory: a proxy connects nobody to its own machine.
 #[test]
-fn a_page_loads_again_after_a_node_was_killed() {
+fn page_loads_again_after_a_node_is_killed() {
     let Some((mut sites, origin)) = sites(23) else {
         return;
     };
