@@ -23,6 +23,8 @@
 //! The near half answers from a cache that all flows of the node share (`shared.rs`, `cache/`). Content is in the node's
 //! dictionary; the cache keeps heads and handles. Content that the dictionary has lost is a miss.
 //!
+//! Clients that miss the same URL at once wait for the first of them (`collapse.rs`).
+//!
 //! When it lets go: at a message that another implementation could understand differently
 //! (`wire::Fault`), at CONNECT, after 101 (Switching Protocols), and when a client sends on behind a
 //! request for an upgrade that is not answered. It lets go only while all bytes have passed unchanged; after it has asked
@@ -33,6 +35,7 @@
 
 mod account;
 mod cache;
+mod collapse;
 mod config;
 mod entry;
 mod far;

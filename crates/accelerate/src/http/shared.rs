@@ -15,6 +15,7 @@ use vocab::Time;
 
 use super::account::{FlowAccount, HttpTotals};
 use super::cache::{self, Change, Index, Key, Scheme, WallTime, log};
+use super::collapse::CollapseTable;
 use super::config::{INDEX_MAX, Settings};
 use super::far::Far;
 use super::near::Near;
@@ -215,7 +216,7 @@ impl SharedState for HttpState {
             WanEnd::Far if !is_clear => Box::new(self.tls.far()),
             WanEnd::Near => {
                 let cache = self.cache.as_ref();
-                let cache = cache.map(|cache| cache.for_server(context.server));
+                let cache = cache.map(|cache| cache.for_flow(context.flow, context.server));
                 Box::new(Near::new(cache).with_account(FlowAccount::new(self.totals.clone())))
             }
             WanEnd::Far => Box::new(Far::new()),
@@ -265,6 +266,11 @@ impl SharedState for HttpState {
     }
 
     fn poll_output(&mut self) -> Option<SharedOutput> {
+        let cache = self.cache.as_ref();
+        let wake = cache.and_then(|cache| cache.with(|shared| shared.collapse.poll_wake()));
+        if let Some(flow) = wake {
+            return Some(SharedOutput::Wake(flow));
+        }
         self.follow();
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
@@ -371,6 +377,8 @@ pub(super) struct Shared {
     calendar: Calendar,
     /// The stored responses.
     pub(super) index: Index<Content>,
+    /// Requests that wait for the response to another.
+    pub(super) collapse: CollapseTable,
 }
 
 impl Shared {
@@ -411,6 +419,8 @@ impl Shared {
 pub(super) struct SharedCache {
     /// The server of the flow.
     server: SocketAddr,
+    /// The flow's number; `None` where its half has no way to pass on that it is woken.
+    flow: Option<u64>,
     /// The names that the server has proved to have; `None` for a connection without TLS, where none does.
     proved: Option<Arc<OriginFacts>>,
     shared: SharedHandle<Shared>,
@@ -424,16 +434,22 @@ impl SharedCache {
         let index = Index::new(memory_max, first_id);
         Self {
             server: SocketAddr::from(([0, 0, 0, 0], 0)),
+            flow: None,
             proved: None,
-            shared: SharedHandle::new(Shared { calendar, index }),
+            shared: SharedHandle::new(Shared {
+                calendar,
+                index,
+                collapse: CollapseTable::default(),
+            }),
         }
     }
 
-    /// The same cache for a flow to this server.
-    pub(super) fn for_server(&self, server: SocketAddr) -> Self {
+    /// The same cache for a flow with this number to this server.
+    pub(super) fn for_flow(&self, flow: u64, server: SocketAddr) -> Self {
         let shared = self.shared.clone();
         Self {
             server,
+            flow: Some(flow),
             proved: None,
             shared,
         }
@@ -442,9 +458,16 @@ impl SharedCache {
     /// The same cache for a flow to this server inside TLS, which has proved these names.
     pub(super) fn for_proved_server(&self, server: SocketAddr, proved: Arc<OriginFacts>) -> Self {
         Self {
+            server,
+            flow: None,
             proved: Some(proved),
-            ..self.for_server(server)
+            shared: self.shared.clone(),
         }
+    }
+
+    /// The number of the flow, if it can be woken.
+    pub(super) fn flow(&self) -> Option<u64> {
+        self.flow
     }
 
     /// Works on what is shared.

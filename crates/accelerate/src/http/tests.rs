@@ -1,8 +1,10 @@
 //! The two halves back to back: what goes in comes out, whatever the pieces.
 
 mod caching;
+mod collapse;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use bytes::Bytes;
 use vocab::{SeededRandom, SegmentKind, Time};
@@ -31,6 +33,8 @@ struct Pair {
     closed: Option<ReasonCode>,
     contents: Contents,
     now: Time,
+    /// The number of the flow.
+    flow: u64,
 }
 
 /// A dictionary for the near half: a handle is the body itself.
@@ -97,6 +101,7 @@ impl Pair {
             closed: None,
             contents: Contents::default(),
             now: Time::ZERO,
+            flow: 0,
         };
         pair.tell(WanEnd::Near, AcceleratorInput::Start);
         pair.tell(WanEnd::Far, AcceleratorInput::Start);

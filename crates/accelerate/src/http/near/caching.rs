@@ -8,6 +8,7 @@ use super::exchange::{Answering, Cached, Ended, InsteadOf, Keeping, Owed, Rest};
 use super::{Near, State};
 use crate::http::account::PassReason;
 use crate::http::cache::{Conditions, Key, LookUp, Stored};
+use crate::http::collapse::{self, CollapseOutcome, CollapseRole};
 use crate::http::reasons;
 use crate::http::shared::Content;
 use crate::http::wire::{Body, RequestHead, ResponseHead, Version, has_option};
@@ -41,7 +42,8 @@ fn pass_reason(head: &RequestHead) -> Option<PassReason> {
 impl Near {
     /// Deals with a request without a body if what is stored allows it: answers it, asks the server in
     /// another form, or puts it off until the client is due nothing else. Gives it back otherwise.
-    pub(super) fn answer(&mut self, head: RequestHead) -> Option<RequestHead> {
+    /// Where it `may_join`, it waits for the same request of another client.
+    pub(super) fn answer(&mut self, head: RequestHead, may_join: bool) -> Option<RequestHead> {
         let cache = self.cache.as_ref()?.clone();
         if pass_reason(&head).is_some() {
             return Some(head);
@@ -60,6 +62,18 @@ impl Near {
             return None;
         }
         match found {
+            LookUp::Miss if may_join && self.owed.is_empty() && collapse::is_collapsible(&head) => {
+                match collapse::join(self.now, &cache, &key) {
+                    CollapseRole::Lead(lead) => self.lead = Some(lead),
+                    CollapseRole::Follow(follower) => {
+                        self.following = Some(follower);
+                        self.postponed = Some(head);
+                        return None;
+                    }
+                    CollapseRole::Alone => {}
+                }
+                return Some(head);
+            }
             LookUp::Miss => return Some(head),
             LookUp::NotCached => {
                 self.answered += 1;
@@ -161,15 +175,22 @@ impl Near {
                     let content = Content {
                         handle: Some(handle),
                     };
-                    self.store(&ended, content, length);
+                    self.store(ended, content, length);
                 }
             }
             ContentReport::Refused { id, .. } => {
-                self.ended.remove(&id);
+                let mut leads = Vec::new();
+                if let Some(mut ended) = self.ended.remove(&id) {
+                    leads.extend(ended.cached.lead.take());
+                }
                 for owed in &mut self.owed {
                     if matches!(&owed.rest, Rest::Keep(keeping) if keeping.content == Some(id)) {
                         owed.rest = Rest::Pass;
+                        leads.extend(owed.cached.as_mut().and_then(|cached| cached.lead.take()));
                     }
+                }
+                for lead in leads {
+                    lead.end(self.now, CollapseOutcome::NotShared);
                 }
             }
             ContentReport::Piece { id, bytes } => {
@@ -256,6 +277,7 @@ impl Near {
             request: head.clone(),
             asked: cache.wall(self.now),
             stored: Some(stored.clone()),
+            lead: None,
             is_validating: !conditions.is_empty(),
         };
         let owed = Owed {
@@ -277,6 +299,7 @@ impl Near {
             request,
             asked,
             stored: None,
+            lead: None,
             is_validating: false,
         };
         Some(Box::new(cached))
@@ -287,6 +310,12 @@ impl Near {
         let Some(owed) = self.owed.front_mut() else {
             return;
         };
+        // Unless it is stored, those that wait for it ask the server themselves.
+        let cached = owed.cached.as_mut();
+        let mut lead = cached.and_then(|cached| cached.lead.take());
+        if let Some(lead) = &mut lead {
+            lead.expect(CollapseOutcome::NotShared);
+        }
         let (Some(cache), Some(cached)) = (&self.cache, &owed.cached) else {
             let reason = match self.cache {
                 Some(_) => PassReason::Url,
@@ -346,6 +375,7 @@ impl Near {
         let would_store =
             cache.with(|shared| shared.index.would_store(cached.asked, now, key, exchange));
         let has_room = self.ended.len() < MAX_CONTENT_STORES / 2;
+        let mut keeps = false;
         match would_store {
             Ok(()) if has_end && has_room => {
                 owed.rest = Rest::Keep(Box::new(Keeping {
@@ -353,12 +383,22 @@ impl Near {
                     head: head.clone(),
                     answered: now,
                 }));
+                keeps = true;
             }
             // What was stored is older than what is now answered.
             _ if cached.request.method() == b"GET" && head.status < 500 && head.status != 206 => {
                 cache.with(|shared| shared.index.remove_selected(key, request));
             }
             _ => {}
+        }
+        if let (true, Some(lead)) = (keeps, &mut lead) {
+            lead.note_head();
+        }
+        if let (true, Some(cached)) = (keeps, &mut owed.cached) {
+            cached.lead = lead.take();
+        }
+        if let Some(lead) = lead {
+            lead.end(self.now, CollapseOutcome::NotShared);
         }
         if is_for_client {
             self.write_lan(head.bytes);
@@ -403,7 +443,7 @@ impl Near {
         let content = keeping.content;
         let ended = Ended { cached, keeping };
         match content {
-            None => self.store(&ended, Content::default(), 0),
+            None => self.store(ended, Content::default(), 0),
             Some(id) => {
                 self.ended.insert(id, ended);
                 let finish = ContentRequest::Finish { id };
@@ -412,11 +452,14 @@ impl Near {
         }
     }
 
-    fn store(&mut self, ended: &Ended, content: Content, length: u64) {
+    fn store(&mut self, ended: Ended, content: Content, length: u64) {
         let Some(cache) = &self.cache else {
             return;
         };
-        let Ended { cached, keeping } = ended;
+        let Ended {
+            mut cached,
+            keeping,
+        } = ended;
         let exchange = (&cached.request, &keeping.head);
         let content = (content, length);
         cache.with(|shared| {
@@ -424,6 +467,9 @@ impl Near {
             // It was judged by its head, and nothing that was judged has changed since.
             let _ = index.store(cached.asked, keeping.answered, key, exchange, content);
         });
+        if let Some(lead) = cached.lead.take() {
+            lead.end(self.now, CollapseOutcome::Stored);
+        }
     }
 
     /// The server has ended its stream: a stored response may stand for the one that does not come.

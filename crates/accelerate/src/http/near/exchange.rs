@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::ContentId;
 use crate::http::cache::{Key, Stored, WallTime};
+use crate::http::collapse::CollapseLead;
 use crate::http::shared::Content;
 use crate::http::wire::{RequestHead, ResponseHead};
 
@@ -37,6 +38,8 @@ pub(super) struct Cached {
     pub(super) asked: WallTime,
     /// What was stored when it was asked.
     pub(super) stored: Option<Stored<Content>>,
+    /// Others wait for the response.
+    pub(super) lead: Option<CollapseLead>,
     /// The request that was sent has the stored response's validators as its conditions.
     pub(super) is_validating: bool,
 }

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use vocab::{FlowSegment, SegmentKind, Time};
 
 use super::account::FlowAccount;
+use super::collapse::{CollapseFollower, CollapseLead, CollapseOutcome};
 use super::config::{HELD_MAX, OPEN_AFTER, PIPELINED_MAX};
 use super::reasons;
 use super::shared::SharedCache;
@@ -32,6 +33,10 @@ pub(super) struct Near {
     answering: Option<Answering>,
     /// A request that is answered here as soon as the client is due nothing else.
     postponed: Option<RequestHead>,
+    /// The response to another client that it waits for, rather than that this client is due something.
+    following: Option<CollapseFollower>,
+    /// Others wait for the response to the request that is about to be sent.
+    lead: Option<CollapseLead>,
     /// What came behind it or behind the request that is being answered, and its length.
     held_client: VecDeque<Bytes>,
     held_server: VecDeque<Bytes>,
@@ -77,6 +82,8 @@ impl Near {
             owed: VecDeque::new(),
             answering: None,
             postponed: None,
+            following: None,
+            lead: None,
             held_client: VecDeque::new(),
             held_server: VecDeque::new(),
             held: 0,
@@ -186,6 +193,7 @@ impl Near {
         if !self.owes_client()
             && self.answering.is_none()
             && self.state == State::Following
+            && self.following.is_none()
             && let Some(head) = self.postponed.take()
         {
             self.request(head, Body::Empty);
@@ -225,16 +233,25 @@ impl Near {
         }
         let head = match body {
             Body::Empty if self.cache.is_some() && self.state == State::Following => {
-                match self.answer(head) {
+                match self.answer(head, true) {
                     Some(head) => head,
                     None => return,
                 }
             }
             _ => head,
         };
+        self.send_request(head);
+    }
+
+    /// Sends a request as it came.
+    fn send_request(&mut self, head: RequestHead) {
         let asks_upgrade = has_option(&head.fields, "connection", "upgrade");
         let bytes = head.bytes.clone();
-        let cached = self.cached(head);
+        let mut cached = self.cached(head);
+        let lead = self.lead.take();
+        if let Some(cached) = &mut cached {
+            cached.lead = lead;
+        }
         self.forward(
             bytes,
             Owed {
@@ -244,6 +261,26 @@ impl Near {
                 rest: Rest::Pass,
             },
         );
+    }
+
+    /// The response that a request waits for has come or does not come, or the wait is over.
+    fn end_wait(&mut self) {
+        let Some(following) = &self.following else {
+            return;
+        };
+        let outcome = following.outcome();
+        if outcome.is_none() && following.until() > self.now {
+            return;
+        }
+        self.following = None;
+        let Some(head) = self.postponed.take() else {
+            return;
+        };
+        let may_join = outcome == Some(CollapseOutcome::BrokenOff);
+        if let Some(head) = self.answer(head, may_join) {
+            self.send_request(head);
+        }
+        self.resume();
     }
 
     /// Sends a request to the server.
@@ -315,6 +352,7 @@ impl Near {
     }
 
     fn send_postponed(&mut self) {
+        self.following = None;
         if let Some(head) = self.postponed.take() {
             self.send_wan(FlowSegment::control(head.bytes));
         }
@@ -444,13 +482,12 @@ impl AcceleratorHalf for Near {
             }
             AcceleratorInput::WanFinished => self.hear_end_of_server(),
             AcceleratorInput::Content(report) => self.content_report(report),
+            AcceleratorInput::Timeout | AcceleratorInput::Woken => self.end_wait(),
             AcceleratorInput::WanSilent(_)
-            | AcceleratorInput::Timeout
             | AcceleratorInput::Server(..)
             | AcceleratorInput::ClaimGranted
             | AcceleratorInput::ClaimRevoked
-            | AcceleratorInput::ClaimDenied
-            | AcceleratorInput::Woken => {}
+            | AcceleratorInput::ClaimDenied => {}
         }
     }
 
@@ -459,7 +496,8 @@ impl AcceleratorHalf for Near {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.open_at
+        let following = self.following.as_ref().map(CollapseFollower::until);
+        self.open_at.into_iter().chain(following).min()
     }
 
     fn buffered(&self) -> usize {

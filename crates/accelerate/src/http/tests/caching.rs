@@ -1,7 +1,6 @@
 //! The near half with a cache: what it answers itself, what it asks anew, and what it never shares.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use super::*;
 use crate::http::config::INDEX_MAX;
@@ -16,12 +15,12 @@ fn cache() -> SharedCache {
         now: Time::ZERO,
         since_1970: Duration::from_millis(EPOCH_MS),
     };
-    SharedCache::new(calendar, INDEX_MAX).for_server(server)
+    SharedCache::new(calendar, INDEX_MAX).for_flow(0, server)
 }
 
 /// Clients of one site, one after the other, each on its own connection.
-struct Site {
-    cache: SharedCache,
+pub(super) struct Site {
+    pub(super) cache: SharedCache,
     now: Time,
 }
 
@@ -29,7 +28,7 @@ struct Site {
 struct Connection(Pair);
 
 impl Site {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             cache: cache(),
             now: Time::ZERO,
@@ -38,6 +37,15 @@ impl Site {
 
     fn wait(&mut self, seconds: u64) {
         self.now += Duration::from_secs(seconds);
+    }
+
+    /// The connection of a client, with this number.
+    pub(super) fn connect_as(&self, flow: u64) -> Pair {
+        let server = SocketAddr::from(([198, 18, 2, 2], 80));
+        let mut pair = Pair::with(Some(self.cache.for_flow(flow, server)));
+        pair.now = self.now;
+        pair.flow = flow;
+        pair
     }
 
     fn connect(&self) -> Connection {
@@ -75,7 +83,7 @@ impl Connection {
     }
 }
 
-fn ok(fields: &str, content: &str) -> String {
+pub(super) fn ok(fields: &str, content: &str) -> String {
     let length = content.len();
     format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: {length}\r\n\r\n{content}")
 }
@@ -313,7 +321,7 @@ fn hosts_servers_and_targets_are_kept_apart() {
     assert!(!ask("GET /?x HTTP/1.1\r\nHost: a\r\n\r\n").is_empty());
     let elsewhere = SocketAddr::from(([198, 18, 2, 3], 80));
     let elsewhere = Site {
-        cache: site.cache.for_server(elsewhere),
+        cache: site.cache.for_flow(0, elsewhere),
         now: site.now,
     };
     assert!(elsewhere.get("", &other).0);
