@@ -22,7 +22,8 @@ finish() {
 }
 trap finish EXIT INT TERM
 
-GOBIN="$work/bin" go install github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible
+[ -x "${H2SPEC:-}" ] && mkdir "$work/bin" && cp "$H2SPEC" "$work/bin/h2spec" ||
+    GOBIN="$work/bin" go install github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible
 
 near=127.77.0.1
 far=127.77.0.2

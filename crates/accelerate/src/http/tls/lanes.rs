@@ -233,7 +233,7 @@ impl ClientLanes {
         let cache = self.origin.cache.as_ref();
         let cache =
             cache.map(|cache| cache.for_proved_server(self.origin.server, Arc::clone(facts)));
-        let lane = ClientLane {
+        let mut lane = ClientLane {
             near: Near::new(cache),
             responses: Responses::new(),
             exchange: None,
@@ -243,8 +243,9 @@ impl ClientLanes {
             is_ended: false,
             is_cut: false,
         };
+        // Not by `tell`, which lets go of a lane that has nothing to do.
+        lane.near.handle(self.now, AcceleratorInput::Start);
         self.lanes.insert(key, lane);
-        self.tell(key, AcceleratorInput::Start);
         key
     }
 
