@@ -364,6 +364,7 @@ impl<'a> TableReader<'a> {
             | SettingValue::Number(_)
             | SettingValue::Switch(_)
             | SettingValue::List(_)
+            | SettingValue::Table(_)
             | SettingValue::Other(_) => {
                 Err(located.wrong(format!("`{key}` is a table; write its keys below it")))
             }
@@ -386,6 +387,36 @@ impl<'a> TableReader<'a> {
             Ok(parsed) => Ok(Some(parsed)),
             Err(error) => Err(self.wrong(key, error.to_string())),
         }
+    }
+
+    /// A list of strings that another type parses, if the key is set.
+    ///
+    /// # Errors
+    /// When it is set to something else; the error points at the member.
+    pub fn list<T, E: fmt::Display>(
+        &mut self,
+        key: &'static str,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Result<Option<Vec<T>>, SettingError> {
+        let Some(located) = self.value(key) else {
+            return Ok(None);
+        };
+        let SettingValue::List(members) = &located.value else {
+            return Err(located.wrong(format!("`{key}` is a list of strings, in brackets")));
+        };
+        let parsed = members.iter().map(|member| match &member.value {
+            SettingValue::Text(text) => {
+                parse(text).map_err(|error| member.wrong(error.to_string()))
+            }
+            SettingValue::Number(_)
+            | SettingValue::Switch(_)
+            | SettingValue::List(_)
+            | SettingValue::Table(_)
+            | SettingValue::Other(_) => Err(member.wrong(format!(
+                "`{key}` is a list of strings; write each in quotes"
+            ))),
+        });
+        parsed.collect::<Result<Vec<T>, _>>().map(Some)
     }
 
     /// Returns a duration no longer than `longest`, if the key is set; `why` explains the limit in
@@ -481,6 +512,23 @@ mod tests {
         assert_eq!(reader.switch("shared"), Ok(Some(true)));
         assert_eq!(reader.switch("absent"), Ok(None));
         assert_eq!(reader.finish(), Ok(()));
+    }
+
+    #[test]
+    fn lists_are_read_by_member() {
+        let member = |text: &str, at| LocatedValue {
+            value: SettingValue::Text(text.to_owned()),
+            span: at..at + 1,
+        };
+        let members = vec![member("1s", 20), member("x", 25)];
+        let table = table(&[("spans", SettingValue::List(members)), ("one", text("1s"))]);
+        let mut reader = TableReader::new(&table);
+        let error = reader.list("spans", vocab::parse_duration).unwrap_err();
+        assert_eq!(error.span(), 25..26);
+        let words = reader.list("spans", |text| Ok::<_, String>(text.to_owned()));
+        assert_eq!(words.unwrap().unwrap(), ["1s", "x"]);
+        assert_eq!(reader.list("absent", vocab::parse_duration), Ok(None));
+        assert!(reader.list("one", vocab::parse_duration).is_err());
     }
 
     #[test]

@@ -204,8 +204,7 @@ fn settings(entry: &registry::AcceleratorEntry) -> Arc<dyn AcceleratorSettings> 
     if *entry == http::ENTRY {
         return Arc::new(http::Settings {
             is_on: true,
-            caches: true,
-            tls: None,
+            ..http::Settings::default()
         });
     }
     (entry.parse)(&SettingsTable::default()).expect("an empty table gives the defaults")

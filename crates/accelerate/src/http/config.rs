@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::prefetch::PrefetchSettings;
 use super::tls::config::TlsSettings;
 
 /// The operator's settings.
@@ -15,6 +16,8 @@ pub struct Settings {
     pub caches: bool,
     /// Whose HTTPS is intercepted; `None` where the configuration has no `[http.tls]`.
     pub tls: Option<Arc<TlsSettings>>,
+    /// Prefetches. The near half needs the cache for them.
+    pub prefetch: PrefetchSettings,
 }
 
 impl Default for Settings {
@@ -24,6 +27,7 @@ impl Default for Settings {
             is_on: false,
             caches: true,
             tls: None,
+            prefetch: PrefetchSettings::default(),
         }
     }
 }

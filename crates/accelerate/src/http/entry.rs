@@ -5,6 +5,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use super::config::Settings;
+use super::prefetch::PrefetchSettings;
 use super::shared::HttpState;
 use super::tls::{self, config::TlsSettings};
 use crate::FlowOpening;
@@ -56,11 +57,18 @@ fn parse(table: &SettingsTable) -> ParsedSettings {
     let is_on = reader.choice("mode", MODES)?.unwrap_or(false);
     let caches = reader.switch("cache")?.unwrap_or(true);
     let tls = reader.table("tls")?.map(TlsSettings::parse).transpose()?;
+    let prefetches = reader.choice("prefetch", MODES)?.unwrap_or(true);
+    let excluded = reader.list("prefetch_exclude", str::parse)?;
     reader.finish()?;
+    let prefetch = PrefetchSettings {
+        is_on: prefetches,
+        excluded: excluded.unwrap_or_default(),
+    };
     Ok(Arc::new(Settings {
         is_on,
         caches,
         tls: tls.map(Arc::new),
+        prefetch,
     }))
 }
 
@@ -78,10 +86,15 @@ impl AcceleratorSettings for Settings {
     }
 
     fn lines(&self) -> Vec<(&'static str, String)> {
-        let mode = if self.is_on { "on" } else { "off" };
+        let word = |is_on| if is_on { "on" } else { "off" };
+        let (mode, prefetch) = (word(self.is_on), word(self.prefetch.is_on));
+        let excluded = self.prefetch.excluded.iter();
+        let excluded: Vec<String> = excluded.map(ToString::to_string).collect();
         let mut lines = vec![
             ("mode", format!("{mode:?}")),
             ("cache", self.caches.to_string()),
+            ("prefetch", format!("{prefetch:?}")),
+            ("prefetch_exclude", format!("{excluded:?}")),
         ];
         lines.extend(self.tls.iter().flat_map(|tls| tls.lines()));
         lines

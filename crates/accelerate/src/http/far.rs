@@ -1,13 +1,15 @@
 //! The half beside the server: opens its connection, and tells heads from bodies in what it answers.
 //!
 //! It holds nothing back and alters nothing, so the other half can let go at any moment. Requests are
-//! followed only to learn how their responses are framed.
+//! followed only to learn how their responses are framed, and what the client has asked for. Beside that it fetches
+//! ahead what pages name (`prefetch/`).
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use vocab::{FlowSegment, SegmentKind, Time};
 
+use super::prefetch::FarPrefetch;
 use super::wire::{Expectation, Fault, Requests, Responses, What};
 use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput};
 
@@ -20,6 +22,7 @@ pub(super) struct Far {
     follows: bool,
     /// The response has had payload.
     has_body: bool,
+    prefetch: Option<FarPrefetch>,
     outputs: VecDeque<AcceleratorOutput>,
 }
 
@@ -31,6 +34,7 @@ impl Far {
             responses: Responses::new(),
             follows: true,
             has_body: false,
+            prefetch: None,
             outputs: VecDeque::new(),
         }
     }
@@ -40,26 +44,55 @@ impl Far {
         self.follows && self.responses.is_between_messages()
     }
 
+    /// The same half, which fetches ahead.
+    pub(super) fn with_prefetch(mut self, prefetch: FarPrefetch) -> Self {
+        self.prefetch = Some(prefetch);
+        self
+    }
+
+    /// Works on the prefetches, if there are any, and puts out what they want.
+    fn prefetch(&mut self, work: impl FnOnce(&mut FarPrefetch)) {
+        if let Some(prefetch) = &mut self.prefetch {
+            work(prefetch);
+            self.outputs
+                .extend(std::iter::from_fn(|| prefetch.poll_output()));
+        }
+    }
+
     /// Learns of the requests in what the client sends.
-    fn follow_requests(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
+    fn follow_requests(&mut self, now: Time, mut bytes: &[u8]) -> Result<(), Fault> {
         while !bytes.is_empty() {
             let step = self.requests.step(bytes)?;
             bytes = &bytes[step.length..];
             if let What::Head(head, _) = step.what {
                 self.responses.expect(Expectation::of(&head));
+                self.prefetch(|prefetch| prefetch.note_request(now, &head));
             }
         }
         Ok(())
     }
 
+    /// From here on everything passes as it comes, and what it names is not known.
+    fn stop_following(&mut self, now: Time) {
+        self.follows = false;
+        self.prefetch(|prefetch| prefetch.end(now));
+    }
+
     /// Sends what the server says, each run by its kind.
-    fn send(&mut self, mut bytes: Bytes) {
+    fn send(&mut self, now: Time, mut bytes: Bytes) {
         while !bytes.is_empty() && self.follows {
             let Ok(step) = self.responses.step(&bytes) else {
-                self.follows = false;
+                self.stop_following(now);
                 break;
             };
             let run = bytes.split_to(step.length);
+            let is_end = step.is_end && !step.what.is_interim();
+            // What a piece names is promised before the piece passes.
+            self.prefetch(|prefetch| match &step.what {
+                What::Head(head, body) => prefetch.note_head(now, head, *body),
+                What::Payload => prefetch.note_content(now, &run),
+                What::PartOfHead | What::Control | What::Opaque => {}
+            });
             self.has_body |= matches!(step.what, What::Payload);
             let segment = match step.what {
                 What::PartOfHead | What::Head(..) | What::Control => FlowSegment::control(run),
@@ -68,6 +101,9 @@ impl Far {
             self.outputs.push_back(AcceleratorOutput::ToWan(segment));
             if step.is_end && std::mem::take(&mut self.has_body) {
                 self.outputs.push_back(AcceleratorOutput::EndBody);
+            }
+            if is_end {
+                self.prefetch(|prefetch| prefetch.note_end(now));
             }
         }
         if !bytes.is_empty() {
@@ -78,26 +114,35 @@ impl Far {
 }
 
 impl AcceleratorHalf for Far {
-    fn handle(&mut self, _now: Time, input: AcceleratorInput) {
+    fn handle(&mut self, now: Time, input: AcceleratorInput) {
         match input {
             AcceleratorInput::Start => self.outputs.push_back(AcceleratorOutput::OpenServer),
-            AcceleratorInput::Lan(bytes) => self.send(bytes),
-            AcceleratorInput::LanFinished => self.outputs.push_back(AcceleratorOutput::FinishWan),
+            AcceleratorInput::Lan(bytes) => self.send(now, bytes),
+            AcceleratorInput::LanFinished => {
+                self.prefetch(|prefetch| prefetch.end(now));
+                self.outputs.push_back(AcceleratorOutput::FinishWan);
+            }
             AcceleratorInput::Wan(segment) => match segment.kind {
                 SegmentKind::Payload | SegmentKind::Control => {
-                    if self.follows && self.follow_requests(&segment.bytes).is_err() {
-                        self.follows = false;
+                    if self.follows && self.follow_requests(now, &segment.bytes).is_err() {
+                        self.stop_following(now);
                     }
                     self.outputs
                         .push_back(AcceleratorOutput::ToLan(segment.bytes));
                 }
-                // The near half of this release sends none.
-                SegmentKind::Frame => {}
+                SegmentKind::Frame => {
+                    self.prefetch(|prefetch| prefetch.hear(now, &segment.bytes));
+                }
             },
-            AcceleratorInput::WanFinished => self.outputs.push_back(AcceleratorOutput::FinishLan),
+            AcceleratorInput::WanFinished => {
+                self.prefetch(|prefetch| prefetch.end(now));
+                self.outputs.push_back(AcceleratorOutput::FinishLan);
+            }
+            AcceleratorInput::Timeout => self.prefetch(|prefetch| prefetch.timeout(now)),
+            AcceleratorInput::Server(connection, event) => {
+                self.prefetch(|prefetch| prefetch.server_event(now, connection, event));
+            }
             AcceleratorInput::WanSilent(_)
-            | AcceleratorInput::Timeout
-            | AcceleratorInput::Server(..)
             | AcceleratorInput::ClaimGranted
             | AcceleratorInput::ClaimRevoked
             | AcceleratorInput::ClaimDenied
@@ -111,6 +156,15 @@ impl AcceleratorHalf for Far {
     }
 
     fn buffered(&self) -> usize {
-        self.requests.held().len() + self.responses.held().len()
+        let prefetch = self.prefetch.as_ref().map_or(0, FarPrefetch::held);
+        self.requests.held().len() + self.responses.held().len() + prefetch
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.prefetch.as_ref().and_then(FarPrefetch::poll_timeout)
+    }
+
+    fn note(&self) -> Option<String> {
+        self.prefetch.as_ref().and_then(FarPrefetch::note)
     }
 }

@@ -18,12 +18,15 @@
 //! | draining | the begin of a response head | let go, when the responses that are due have ended |
 //! | server ended | nothing | |
 //! | ended | nothing: it has told the client that the connection ends | |
+//! | parting | nothing: all passes, but for what comes ahead | let go, when nothing comes ahead any more |
 //! | let go | nothing | |
 //!
 //! The near half answers from a cache that all flows of the node share (`shared.rs`, `cache/`). Content is in the node's
 //! dictionary; the cache keeps heads and handles. Content that the dictionary has lost is a miss.
 //!
 //! Clients that miss the same URL at once wait for the first of them (`collapse.rs`).
+//! The far half fetches ahead what pages name (`prefetch/`), and the near half answers with it. The table's row *parting* is
+//! about that: while responses ahead of their requests may come, bytes of the flow are not all the client's.
 //!
 //! When it lets go: at a message that another implementation could understand differently
 //! (`wire::Fault`), at CONNECT, after 101 (Switching Protocols), and when a client sends on behind a
@@ -41,7 +44,6 @@ mod entry;
 mod far;
 mod h2;
 mod near;
-#[cfg(test)]
 mod prefetch;
 pub(crate) mod reasons;
 mod shared;
@@ -54,3 +56,4 @@ pub(crate) mod wire;
 
 pub use config::Settings;
 pub use entry::ENTRY;
+pub use prefetch::{HostPattern, InvalidHostPattern, PrefetchSettings};

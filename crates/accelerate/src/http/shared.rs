@@ -19,6 +19,9 @@ use super::collapse::CollapseTable;
 use super::config::{INDEX_MAX, Settings};
 use super::far::Far;
 use super::near::Near;
+use super::prefetch::{
+    AheadTable, AskingClient, FarMemory, FarPrefetch, NearPrefetch, PrefetchSettings,
+};
 use super::tls::{OriginFacts, TlsState};
 use crate::settings::AcceleratorSettings;
 use crate::shared::{
@@ -47,6 +50,11 @@ pub(super) struct HttpState {
     memory_max: usize,
     tls: TlsState,
     now: Time,
+    prefetch: Arc<PrefetchSettings>,
+    /// What near halves share of responses ahead of their requests.
+    ahead: SharedHandle<AheadTable>,
+    /// What far halves remember for them.
+    far_memory: SharedHandle<FarMemory>,
     outputs: VecDeque<SharedOutput>,
     /// What became of all requests.
     totals: SharedHandle<HttpTotals>,
@@ -62,11 +70,14 @@ struct PendingPurge {
 impl HttpState {
     /// With nothing stored.
     pub(super) fn new(settings: Settings, context: StartContext) -> Self {
-        let log = context
-            .key
-            .map(|key| SealedLog::new(LOG_NAME, key, context.random));
+        let mut random = context.random;
+        let (site, secret) = (random.next_u64(), random.next_u64());
+        let log = context.key.map(|key| SealedLog::new(LOG_NAME, key, random));
         Self {
             tls: TlsState::new(settings.tls.clone()),
+            prefetch: Arc::new(settings.prefetch.clone()),
+            ahead: SharedHandle::new(AheadTable::new(site)),
+            far_memory: SharedHandle::new(FarMemory::new(secret)),
             settings,
             cache: None,
             log,
@@ -181,6 +192,7 @@ impl SharedState for HttpState {
     fn configure(&mut self, settings: &Arc<dyn AcceleratorSettings>) {
         self.settings = settings.expect::<Settings>().clone();
         self.tls.configure(self.settings.tls.clone());
+        self.prefetch = Arc::new(self.settings.prefetch.clone());
         if !self.stores() {
             self.stop_storing();
         }
@@ -189,10 +201,11 @@ impl SharedState for HttpState {
     fn set_calendar(&mut self, now: Time, since_1970: Duration) {
         self.now = now;
         self.tls.set_calendar(now, since_1970);
+        let clock = Calendar { now, since_1970 };
+        self.far_memory.with(|memory| memory.set_calendar(clock));
         if !self.stores() {
             return;
         }
-        let clock = Calendar { now, since_1970 };
         if let Some(cache) = &self.cache {
             return cache.with(|shared| shared.calendar = clock);
         }
@@ -217,9 +230,26 @@ impl SharedState for HttpState {
             WanEnd::Near => {
                 let cache = self.cache.as_ref();
                 let cache = cache.map(|cache| cache.for_flow(context.flow, context.server));
-                Box::new(Near::new(cache).with_account(FlowAccount::new(self.totals.clone())))
+                let mut near = Near::new(cache).with_account(FlowAccount::new(self.totals.clone()));
+                if self.prefetch.is_on && self.settings.caches {
+                    let asker = AskingClient {
+                        flow: context.flow,
+                        client: context.client.ip(),
+                    };
+                    let (table, settings) = (self.ahead.clone(), Arc::clone(&self.prefetch));
+                    near = near.with_prefetch(NearPrefetch::new(table, settings, asker));
+                }
+                Box::new(near)
             }
-            WanEnd::Far => Box::new(Far::new()),
+            WanEnd::Far => {
+                let mut far = Far::new();
+                if self.prefetch.is_on {
+                    let (memory, settings) = (self.far_memory.clone(), Arc::clone(&self.prefetch));
+                    let (client, server) = (context.client.ip(), context.server);
+                    far = far.with_prefetch(FarPrefetch::new(memory, settings, client, server));
+                }
+                Box::new(far)
+            }
         }
     }
 
@@ -227,8 +257,13 @@ impl SharedState for HttpState {
         self.now = now;
         match input {
             SharedInput::Start if !self.stores() => self.stop_storing(),
-            SharedInput::Purge { id, prefix } => self.asked_purges.push((id, prefix)),
+            SharedInput::Purge { id, prefix } => {
+                self.ahead.with(|ahead| ahead.purge(prefix.as_bytes()));
+                self.asked_purges.push((id, prefix));
+            }
             SharedInput::Shrink { to } => {
+                self.ahead.with(AheadTable::forget_all);
+                self.far_memory.with(FarMemory::forget);
                 let log = self.log.as_ref().map_or(0, SealedLog::held);
                 if let Some(cache) = &self.cache {
                     cache.with(|shared| shared.index.shrink(to.saturating_sub(log)));
@@ -240,11 +275,13 @@ impl SharedState for HttpState {
                 }
             }
             SharedInput::Timeout => {
+                self.ahead.with(|ahead| ahead.timeout(now));
                 if let Some(log) = &mut self.log {
                     log.handle_timeout(now);
                 }
             }
             SharedInput::ContentCleared { key } => {
+                self.ahead.with(AheadTable::forget_all);
                 if let Some(cache) = &self.cache {
                     cache.with(|shared| {
                         shared.index.end_recovery(true);
@@ -261,7 +298,8 @@ impl SharedState for HttpState {
                     log.stop();
                 }
             }
-            SharedInput::Start | SharedInput::FlowEnded(_) => {}
+            SharedInput::FlowEnded(flow) => self.ahead.with(|ahead| ahead.flow_ended(flow)),
+            SharedInput::Start => {}
         }
     }
 
@@ -275,6 +313,9 @@ impl SharedState for HttpState {
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
         }
+        if let Some(flow) = self.ahead.with(AheadTable::poll_wake) {
+            return Some(SharedOutput::Wake(flow));
+        }
         if let Some(request) = self.log.as_mut()?.poll_request() {
             return Some(SharedOutput::File(request));
         }
@@ -284,13 +325,18 @@ impl SharedState for HttpState {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.log.as_ref()?.poll_timeout()
+        let log = self.log.as_ref().and_then(SealedLog::poll_timeout);
+        let ahead = self.ahead.with(|ahead| ahead.poll_timeout());
+        log.into_iter().chain(ahead).min()
     }
 
     fn buffered(&self) -> usize {
         let cache = self.cache.as_ref();
         let index = cache.map_or(0, |cache| cache.with(|shared| shared.index.held()));
-        index + self.log.as_ref().map_or(0, SealedLog::held) + self.tls.held()
+        let ahead = self.ahead.with(|ahead| ahead.held());
+        let memory = self.far_memory.with(|memory| memory.held());
+        let log = self.log.as_ref().map_or(0, SealedLog::held);
+        index + ahead + memory + log + self.tls.held()
     }
 
     fn report(&self) -> Option<AcceleratorReport> {
@@ -340,7 +386,7 @@ pub(super) struct Calendar {
 }
 
 impl Calendar {
-    fn wall(self, now: Time) -> WallTime {
+    pub(super) fn wall(self, now: Time) -> WallTime {
         let moment = self.since_1970 + now.since(self.now);
         WallTime(moment.as_millis() as u64)
     }

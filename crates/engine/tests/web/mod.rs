@@ -1,6 +1,9 @@
 //! HTTP between two engines: stored content costs no byte of the WAN, and passing content is
 //! unchanged.
 
+mod browser;
+mod prefetch;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -13,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use engine::{ConnectionId, EngineEvent, EngineInput, FlowPolicy};
 use reduce::DictionaryKey;
 
-use super::world::{NEAR, ServerScript, TwoNodeWorld, WorldSettings};
+use super::world::{NEAR, ServerScript, TestPath, TwoNodeWorld, WorldSettings};
 use super::{PATIENCE, random_bytes};
 
 const PORT: u16 = 80;
@@ -66,9 +69,14 @@ struct WebWorld {
 
 impl WebWorld {
     fn new(settings: http::Settings) -> Self {
+        Self::over(TestPath::default(), settings)
+    }
+
+    fn over(path: TestPath, settings: http::Settings) -> Self {
         let mut policy = FlowPolicy::default();
         policy.accelerators.set(&http::ENTRY, Arc::new(settings));
         let setting = WorldSettings {
+            path,
             policy: policy.clone(),
             far_policy: policy,
             ..WorldSettings::default()
@@ -129,6 +137,7 @@ const ON: http::Settings = http::Settings {
     is_on: true,
     caches: true,
     tls: None,
+    prefetch: http::PrefetchSettings::OFF,
 };
 
 #[test]
@@ -322,7 +331,7 @@ fn changing_heads_do_not_prevent_content_matches() {
     let mut web = WebWorld::new(http::Settings {
         is_on: true,
         caches: false,
-        tls: None,
+        ..ON
     });
     let content = random_bytes(3, 100_000);
     let mut wan_bytes = Vec::new();

@@ -25,6 +25,7 @@ mod index;
 mod key;
 pub(crate) mod log;
 mod policy;
+mod prefetched;
 mod stored;
 mod structured;
 #[cfg(test)]
@@ -35,6 +36,7 @@ use bytes::Bytes;
 
 pub(crate) use index::{Change, Index, LookUp};
 pub(crate) use key::{Key, Scheme};
+pub(crate) use prefetched::ResponseReuse;
 pub(crate) use stored::{Conditions, Stored};
 
 /// Of the time for which a response had not changed, one part in so many is heuristically fresh

@@ -9,6 +9,7 @@ use super::{Near, State};
 use crate::http::account::PassReason;
 use crate::http::cache::{Conditions, Key, LookUp, Stored};
 use crate::http::collapse::{self, CollapseOutcome, CollapseRole};
+use crate::http::prefetch::{AheadAnswer, NearPrefetch};
 use crate::http::reasons;
 use crate::http::shared::Content;
 use crate::http::wire::{Body, RequestHead, ResponseHead, Version, has_option};
@@ -53,6 +54,14 @@ impl Near {
         };
         let now = cache.wall(self.now);
         let found = cache.with(|shared| shared.index.look_up(now, &key, &head));
+        let found = match self.look_ahead(found, &key, &head) {
+            Some(found) => found,
+            None => {
+                // It is asked again when it has come, or does not come.
+                self.postponed = Some(head);
+                return None;
+            }
+        };
         let answers = matches!(
             found,
             LookUp::Fresh(_) | LookUp::StaleWhileRevalidate(_) | LookUp::NotCached
@@ -102,6 +111,34 @@ impl Near {
             }
         }
         None
+    }
+
+    /// What there is for a request beside the cache: a response that came ahead of it. `None` while one is on its way.
+    fn look_ahead(
+        &mut self,
+        found: LookUp<Content>,
+        key: &Key,
+        head: &RequestHead,
+    ) -> Option<LookUp<Content>> {
+        if matches!(found, LookUp::Fresh(_)) {
+            self.prefetch(|prefetch| prefetch.note_cache_hit(key));
+            return Some(found);
+        }
+        let is_missing = matches!(found, LookUp::Miss | LookUp::Stale(_));
+        if !is_missing || head.method() != b"GET" {
+            return Some(found);
+        }
+        let now = self.now;
+        match self.prefetch(|prefetch| prefetch.meet(now, key, head)) {
+            Some(AheadAnswer::Response(stored)) => {
+                if !self.owes_client() {
+                    self.prefetch(|prefetch| prefetch.take_held(key, head));
+                }
+                Some(LookUp::Fresh(*stored))
+            }
+            Some(AheadAnswer::OnItsWay) => None,
+            Some(AheadAnswer::Nothing) | None => Some(found),
+        }
     }
 
     /// Answers with a stored response.
@@ -169,6 +206,14 @@ impl Near {
 
     /// Takes news of content that is stored or read.
     pub(super) fn content_report(&mut self, report: ContentReport) {
+        if let (ContentReport::Stored { id, .. } | ContentReport::Refused { id, .. }, Some(cache)) =
+            (&report, &self.cache)
+            && NearPrefetch::owns(*id)
+        {
+            let (now, cache) = (self.now, cache.clone());
+            self.prefetch(|prefetch| prefetch.content_report(now, &cache, report));
+            return;
+        }
         match report {
             ContentReport::Stored { id, handle, length } => {
                 if let Some(ended) = self.ended.remove(&id) {

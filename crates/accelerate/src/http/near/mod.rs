@@ -14,6 +14,7 @@ use vocab::{FlowSegment, SegmentKind, Time};
 use super::account::FlowAccount;
 use super::collapse::{CollapseFollower, CollapseLead, CollapseOutcome};
 use super::config::{HELD_MAX, OPEN_AFTER, PIPELINED_MAX};
+use super::prefetch::NearPrefetch;
 use super::reasons;
 use super::shared::SharedCache;
 use super::wire::{Body, Expectation, Fault, RequestHead, Requests, Responses, What, has_option};
@@ -52,6 +53,7 @@ pub(super) struct Near {
     /// When the flow is opened unless the client has spoken: its server may be one that speaks first.
     open_at: Option<Time>,
     cache: Option<SharedCache>,
+    prefetch: Option<NearPrefetch>,
     answered: u64,
     validated: u64,
     account: FlowAccount,
@@ -69,6 +71,8 @@ enum State {
     ServerEnded,
     /// The connection to the client ends behind what was answered; nothing that comes is of use.
     Ended,
+    /// Everything passes, but for what comes ahead until the far half has stopped.
+    Parting(ReasonCode),
     LetGo,
 }
 
@@ -94,6 +98,7 @@ impl Near {
             is_opened: false,
             open_at: None,
             cache,
+            prefetch: None,
             answered: 0,
             validated: 0,
             account: FlowAccount::default(),
@@ -114,6 +119,65 @@ impl Near {
     pub(super) fn with_account(mut self, account: FlowAccount) -> Self {
         self.account = account;
         self
+    }
+
+    /// The same half, which takes what the far half fetches ahead.
+    pub(super) fn with_prefetch(mut self, prefetch: NearPrefetch) -> Self {
+        self.prefetch = Some(prefetch);
+        self
+    }
+
+    /// Works on the prefetches, if there are any, and puts out what they want.
+    fn prefetch<R>(&mut self, work: impl FnOnce(&mut NearPrefetch) -> R) -> Option<R> {
+        let prefetch = self.prefetch.as_mut()?;
+        let result = work(prefetch);
+        while let Some(output) = prefetch.poll_output() {
+            self.is_opened |= matches!(output, AcceleratorOutput::ToWan(_));
+            self.outputs.push_back(output);
+        }
+        Some(result)
+    }
+
+    /// Takes a segment of the far half: of the server's stream, or ahead of it.
+    fn hear_far(&mut self, segment: FlowSegment) {
+        let now = self.now;
+        let mut bytes = segment.bytes;
+        match segment.kind {
+            SegmentKind::Frame => {
+                let (Some(cache), Some(prefetch)) = (&self.cache, &mut self.prefetch) else {
+                    return;
+                };
+                let heard = prefetch.hear(now, cache, &bytes);
+                self.prefetch(|_| ());
+                if heard.is_err() {
+                    return self.close(ReasonCode::VIOLATION);
+                }
+                self.let_go_when_parted();
+            }
+            SegmentKind::Payload => {
+                self.prefetch(|prefetch| prefetch.take_content(now, &mut bytes));
+                self.hear_far_stream(bytes);
+            }
+            SegmentKind::Control => self.hear_far_stream(bytes),
+        }
+    }
+
+    fn hear_far_stream(&mut self, bytes: Bytes) {
+        match self.state {
+            State::Parting(_) => self.write_lan(bytes),
+            _ => self.hear_server(bytes),
+        }
+    }
+
+    fn let_go_when_parted(&mut self) {
+        if let State::Parting(reason) = self.state
+            && !self.prefetch.as_ref().is_some_and(NearPrefetch::may_come)
+        {
+            self.state = State::LetGo;
+            let letting_go = LettingGo::LetGo { reason };
+            self.outputs
+                .push_back(AcceleratorOutput::LettingGo(letting_go));
+        }
     }
 
     /// Takes what the client sends.
@@ -204,7 +268,7 @@ impl Near {
             self.held -= bytes.len();
             self.hear_client(bytes);
         }
-        let goes_on = !matches!(self.state, State::Ended | State::LetGo);
+        let goes_on = !matches!(self.state, State::Ended | State::Parting(_) | State::LetGo);
         if goes_on && !self.client_waits() && self.client_finished {
             self.client_finished = false;
             self.finish_wan();
@@ -230,6 +294,10 @@ impl Near {
         if head.method() == b"CONNECT" {
             self.send_wan(FlowSegment::control(head.bytes));
             return self.drain(reasons::UPGRADED);
+        }
+        if !matches!(head.method(), b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE") {
+            let key = self.cache.as_ref().and_then(|cache| cache.key(&head));
+            self.prefetch(|prefetch| prefetch.note_unsafe(key.as_ref()));
         }
         let head = match body {
             Body::Empty if self.cache.is_some() && self.state == State::Following => {
@@ -285,6 +353,10 @@ impl Near {
 
     /// Sends a request to the server.
     fn forward(&mut self, bytes: Bytes, owed: Owed) {
+        if let Some(cached) = &owed.cached {
+            let (key, request) = (cached.key.clone(), cached.request.clone());
+            self.prefetch(|prefetch| prefetch.before_request(&key, &request));
+        }
         self.responses.expect(match bytes.starts_with(b"HEAD ") {
             true => Expectation::NoBody,
             false => Expectation::Usual,
@@ -371,6 +443,7 @@ impl Near {
     /// Ends the connection to the client behind what was written.
     fn end(&mut self) {
         self.state = State::Ended;
+        self.prefetch(NearPrefetch::abandon);
         self.outputs.push_back(AcceleratorOutput::FinishLan);
         self.outputs.push_back(AcceleratorOutput::FinishWan);
     }
@@ -423,10 +496,11 @@ impl Near {
         }
         let held = self.responses.take_held();
         self.write_lan(held.into());
-        self.state = State::LetGo;
-        let letting_go = LettingGo::LetGo { reason };
-        self.outputs
-            .push_back(AcceleratorOutput::LettingGo(letting_go));
+        self.state = State::Parting(reason);
+        if self.prefetch.as_ref().is_some_and(NearPrefetch::may_come) {
+            self.prefetch(NearPrefetch::stop);
+        }
+        self.let_go_when_parted();
     }
 
     fn send_wan(&mut self, segment: FlowSegment) {
@@ -463,6 +537,15 @@ impl AcceleratorHalf for Near {
                 }
             }
             AcceleratorInput::Start => self.open_at = self.cache.as_ref().map(|_| now + OPEN_AFTER),
+            AcceleratorInput::Lan(bytes) if matches!(self.state, State::Parting(_)) => {
+                self.send_wan(FlowSegment::payload(bytes));
+            }
+            AcceleratorInput::LanFinished if matches!(self.state, State::Parting(_)) => {
+                self.outputs.push_back(AcceleratorOutput::FinishWan);
+            }
+            AcceleratorInput::WanFinished if matches!(self.state, State::Parting(_)) => {
+                self.outputs.push_back(AcceleratorOutput::FinishLan);
+            }
             AcceleratorInput::Timeout if self.open_at.is_some_and(|at| at <= now) => {
                 self.open_at = None;
                 self.is_opened = true;
@@ -472,17 +555,23 @@ impl AcceleratorHalf for Near {
             AcceleratorInput::Lan(bytes) => self.hear_client(bytes),
             AcceleratorInput::LanFinished if self.client_waits() => self.client_finished = true,
             AcceleratorInput::LanFinished => self.finish_wan(),
-            AcceleratorInput::Wan(segment) => match segment.kind {
-                SegmentKind::Payload | SegmentKind::Control => self.hear_server(segment.bytes),
-                // The far half of this release sends none.
-                SegmentKind::Frame => {}
-            },
+            AcceleratorInput::Wan(segment) => self.hear_far(segment),
             AcceleratorInput::WanFinished if self.answering.is_some() => {
                 self.server_finished = true
             }
             AcceleratorInput::WanFinished => self.hear_end_of_server(),
             AcceleratorInput::Content(report) => self.content_report(report),
-            AcceleratorInput::Timeout | AcceleratorInput::Woken => self.end_wait(),
+            AcceleratorInput::Woken => {
+                self.prefetch(NearPrefetch::woken);
+                self.end_wait();
+                self.resume();
+            }
+            // A request has waited long enough for another one, or for what comes ahead.
+            AcceleratorInput::Timeout => {
+                self.prefetch(|prefetch| prefetch.timeout(now));
+                self.end_wait();
+                self.resume();
+            }
             AcceleratorInput::WanSilent(_)
             | AcceleratorInput::Server(..)
             | AcceleratorInput::ClaimGranted
@@ -497,7 +586,10 @@ impl AcceleratorHalf for Near {
 
     fn poll_timeout(&self) -> Option<Time> {
         let following = self.following.as_ref().map(CollapseFollower::until);
-        self.open_at.into_iter().chain(following).min()
+        let prefetch = self.prefetch.as_ref();
+        let waits = prefetch.and_then(NearPrefetch::poll_timeout);
+        let ends = following.into_iter().chain(waits);
+        self.open_at.into_iter().chain(ends).min()
     }
 
     fn buffered(&self) -> usize {
@@ -508,7 +600,8 @@ impl AcceleratorHalf for Near {
             .sum();
         let queues = self.owed.capacity() * size_of::<Owed>();
         let heads = self.requests.held().len() + self.responses.held().len();
-        heads + self.held + ended + owed + queues
+        let prefetch = self.prefetch.as_ref().map_or(0, NearPrefetch::held);
+        heads + self.held + ended + owed + queues + prefetch
     }
 
     fn answered(&self) -> u64 {
@@ -519,7 +612,9 @@ impl AcceleratorHalf for Near {
         let validated = self.validated;
         let validated = (validated > 0)
             .then(|| format!("{validated} stored responses confirmed by the server"));
-        let notes: Vec<String> = validated.into_iter().chain(self.account.note()).collect();
+        let ahead = self.prefetch.as_ref().and_then(NearPrefetch::note);
+        let notes = validated.into_iter().chain(ahead);
+        let notes: Vec<String> = notes.chain(self.account.note()).collect();
         (!notes.is_empty()).then(|| notes.join("; "))
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct FoundReference {
 
 /// Something that a scanner has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Finding {
+pub(super) enum ScanFinding {
     /// A subresource.
     Reference(FoundReference),
     /// What references are relative to from here on.
@@ -47,31 +47,31 @@ pub(super) struct NamedSubresource {
 /// A document that is scanned.
 #[derive(Debug)]
 pub(super) struct ScannedDocument {
-    coding: Coding,
+    coding: DocumentCoding,
     base: ReferenceBase,
     /// References that may still be found.
     left: usize,
 }
 
 #[derive(Debug)]
-enum Coding {
-    Identity(Sink),
-    Gzip(Box<GzDecoder<Sink>>),
+enum DocumentCoding {
+    Identity(Box<ScanSink>),
+    Gzip(Box<GzDecoder<ScanSink>>),
     /// It cannot be decoded any further, or has been scanned as far as documents are.
     Ended,
 }
 
 #[derive(Debug)]
-enum Scanner {
+enum DocumentScanner {
     Page(PageScanner),
     Style(StyleScanner),
 }
 
 /// Takes decoded bytes.
 #[derive(Debug)]
-struct Sink {
-    scanner: Scanner,
-    found: Vec<Finding>,
+struct ScanSink {
+    scanner: DocumentScanner,
+    found: Vec<ScanFinding>,
     /// Bytes that may still be scanned.
     left: usize,
 }
@@ -83,20 +83,24 @@ impl ScannedDocument {
         let content_type = head.fields.single("content-type")?.to_ascii_lowercase();
         let media_type = content_type.split(|byte| *byte == b';').next()?;
         let scanner = match media_type.trim_ascii() {
-            b"text/html" | b"application/xhtml+xml" => Scanner::Page(PageScanner::default()),
-            b"text/css" => Scanner::Style(StyleScanner::default()),
+            b"text/html" | b"application/xhtml+xml" => {
+                DocumentScanner::Page(PageScanner::default())
+            }
+            b"text/css" => DocumentScanner::Style(StyleScanner::default()),
             _ => return None,
         };
-        let sink = Sink {
+        let sink = ScanSink {
             scanner,
             found: Vec::new(),
             left: SCANNED_MAX,
         };
         let coding = head.fields.single("content-encoding");
         let coding = match coding.map(<[u8]>::to_ascii_lowercase).as_deref() {
-            None if !head.fields.has("content-encoding") => Coding::Identity(sink),
-            Some(b"identity") => Coding::Identity(sink),
-            Some(b"gzip" | b"x-gzip") => Coding::Gzip(Box::new(GzDecoder::new(sink))),
+            None if !head.fields.has("content-encoding") => {
+                DocumentCoding::Identity(Box::new(sink))
+            }
+            Some(b"identity") => DocumentCoding::Identity(Box::new(sink)),
+            Some(b"gzip" | b"x-gzip") => DocumentCoding::Gzip(Box::new(GzDecoder::new(sink))),
             None | Some(_) => return None,
         };
         Some(Self {
@@ -106,21 +110,31 @@ impl ScannedDocument {
         })
     }
 
+    /// True if it is a style sheet.
+    pub(super) fn is_style(&self) -> bool {
+        let sink: &ScanSink = match &self.coding {
+            DocumentCoding::Identity(sink) => sink,
+            DocumentCoding::Gzip(decoder) => decoder.get_ref(),
+            DocumentCoding::Ended => return false,
+        };
+        matches!(sink.scanner, DocumentScanner::Style(_))
+    }
+
     /// Takes the body's next piece; the subresources that it names.
     pub(super) fn scan(&mut self, piece: &[u8]) -> Vec<NamedSubresource> {
         let mut named = Vec::new();
         // A small piece of a body that expands a thousand times is still small.
         for part in piece.chunks(1_024) {
-            let (outcome, sink) = match &mut self.coding {
-                Coding::Identity(sink) => (sink.write_all(part), sink),
-                Coding::Gzip(decoder) => (decoder.write_all(part), decoder.get_mut()),
-                Coding::Ended => break,
+            let (outcome, sink): (_, &mut ScanSink) = match &mut self.coding {
+                DocumentCoding::Identity(sink) => (sink.write_all(part), sink),
+                DocumentCoding::Gzip(decoder) => (decoder.write_all(part), decoder.get_mut()),
+                DocumentCoding::Ended => break,
             };
             let found = std::mem::take(&mut sink.found);
             for finding in found {
                 match finding {
-                    Finding::Base(reference) => self.base.set(&reference),
-                    Finding::Reference(FoundReference { kind, reference }) => {
+                    ScanFinding::Base(reference) => self.base.set(&reference),
+                    ScanFinding::Reference(FoundReference { kind, reference }) => {
                         let Some(left) = self.left.checked_sub(1) else {
                             continue;
                         };
@@ -131,14 +145,14 @@ impl ScannedDocument {
                 }
             }
             if outcome.is_err() {
-                self.coding = Coding::Ended;
+                self.coding = DocumentCoding::Ended;
             }
         }
         named
     }
 }
 
-impl Write for Sink {
+impl Write for ScanSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.left == 0 {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -146,11 +160,11 @@ impl Write for Sink {
         let bytes = &bytes[..bytes.len().min(self.left)];
         self.left -= bytes.len();
         match &mut self.scanner {
-            Scanner::Page(page) => page.scan(bytes, &mut self.found),
-            Scanner::Style(style) => {
+            DocumentScanner::Page(page) => page.scan(bytes, &mut self.found),
+            DocumentScanner::Style(style) => {
                 let mut references = Vec::new();
                 style.scan(bytes, &mut references);
-                let references = references.into_iter().map(Finding::Reference);
+                let references = references.into_iter().map(ScanFinding::Reference);
                 self.found.extend(references);
             }
         }
@@ -231,7 +245,7 @@ mod tests {
         let mut document = document(head).unwrap();
         let coded = gzip(&page);
         assert!(targets(&mut document, &[&coded]).is_empty());
-        assert!(matches!(document.coding, Coding::Ended));
+        assert!(matches!(document.coding, DocumentCoding::Ended));
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! late or never (`loading=lazy`, `nomodule`, `<template>`, `<noscript>`), or follows when a person says so (`<a>`).
 
 use super::URL_MAX;
-use super::document::{Finding, FoundReference};
+use super::document::{FoundReference, ScanFinding};
 use super::style::StyleScanner;
 use super::subresource::SubresourceKind;
 
@@ -35,8 +35,8 @@ const RAW_TEXT: [&[u8]; 9] = [
 /// Finds subresources in an HTML page.
 #[derive(Debug, Default)]
 pub(super) struct PageScanner {
-    state: State,
-    tag: Tag,
+    state: PageState,
+    tag: HtmlTag,
     /// The name and value of the attribute that has begun.
     name: Vec<u8>,
     value: Vec<u8>,
@@ -53,7 +53,7 @@ pub(super) struct PageScanner {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum PageState {
     #[default]
     Text,
     /// Behind `<`.
@@ -77,16 +77,16 @@ enum State {
 
 /// A tag that has begun.
 #[derive(Debug, Default)]
-struct Tag {
+struct HtmlTag {
     name: Vec<u8>,
     is_end: bool,
     /// The attributes that matter, by their names.
-    attributes: Vec<(Attribute, Vec<u8>)>,
+    attributes: Vec<(HtmlAttribute, Vec<u8>)>,
 }
 
 /// An attribute that matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attribute {
+enum HtmlAttribute {
     As,
     Disabled,
     Href,
@@ -100,7 +100,7 @@ enum Attribute {
     Type,
 }
 
-impl Attribute {
+impl HtmlAttribute {
     fn of(name: &[u8]) -> Option<Self> {
         Some(match name {
             b"as" => Self::As,
@@ -119,25 +119,25 @@ impl Attribute {
     }
 }
 
-impl Tag {
-    fn get(&self, attribute: Attribute) -> Option<&[u8]> {
+impl HtmlTag {
+    fn get(&self, attribute: HtmlAttribute) -> Option<&[u8]> {
         let mut attributes = self.attributes.iter();
         let found = attributes.find(|(other, _)| *other == attribute);
         found.map(|(_, value)| &value[..])
     }
 
-    fn has(&self, attribute: Attribute) -> bool {
+    fn has(&self, attribute: HtmlAttribute) -> bool {
         self.get(attribute).is_some()
     }
 }
 
 impl PageScanner {
     /// Takes the next piece.
-    pub(super) fn scan(&mut self, mut piece: &[u8], found: &mut Vec<Finding>) {
+    pub(super) fn scan(&mut self, mut piece: &[u8], found: &mut Vec<ScanFinding>) {
         while !piece.is_empty() {
             let passed = match self.state {
-                State::Text => self.pass_text(piece),
-                State::RawText => self.pass_raw_text(piece, found),
+                PageState::Text => self.pass_text(piece),
+                PageState::RawText => self.pass_raw_text(piece, found),
                 _ => {
                     self.byte(piece[0], found);
                     1
@@ -150,7 +150,7 @@ impl PageScanner {
     fn pass_text(&mut self, piece: &[u8]) -> usize {
         match piece.iter().position(|byte| *byte == b'<') {
             Some(at) => {
-                self.state = State::TagOpen;
+                self.state = PageState::TagOpen;
                 at + 1
             }
             None => piece.len(),
@@ -158,7 +158,7 @@ impl PageScanner {
     }
 
     /// Passes over text up to a `<`, or takes one byte of what may be the end tag.
-    fn pass_raw_text(&mut self, piece: &[u8], found: &mut Vec<Finding>) -> usize {
+    fn pass_raw_text(&mut self, piece: &[u8], found: &mut Vec<ScanFinding>) -> usize {
         if self.raw_end.is_empty() {
             let length = piece.iter().position(|byte| *byte == b'<');
             let length = length.unwrap_or(piece.len());
@@ -177,7 +177,7 @@ impl PageScanner {
                 self.raw_end.clear();
                 self.begin_tag(true);
                 self.tag.name = std::mem::take(&mut self.raw);
-                self.state = State::BeforeAttribute;
+                self.state = PageState::BeforeAttribute;
                 // The byte is the tag's.
                 return 0;
             }
@@ -190,100 +190,100 @@ impl PageScanner {
         0
     }
 
-    fn style_text(&mut self, text: &[u8], found: &mut Vec<Finding>) {
+    fn style_text(&mut self, text: &[u8], found: &mut Vec<ScanFinding>) {
         if self.raw == b"style" && self.templates == 0 {
             let mut references = Vec::new();
             self.style.scan(text, &mut references);
-            found.extend(references.into_iter().map(Finding::Reference));
+            found.extend(references.into_iter().map(ScanFinding::Reference));
         }
     }
 
-    fn byte(&mut self, byte: u8, found: &mut Vec<Finding>) {
+    fn byte(&mut self, byte: u8, found: &mut Vec<ScanFinding>) {
         match self.state {
-            State::Text | State::RawText => {}
-            State::TagOpen => match byte {
-                b'!' => self.state = State::Declaration(0),
-                b'?' => self.state = State::Bogus,
+            PageState::Text | PageState::RawText => {}
+            PageState::TagOpen => match byte {
+                b'!' => self.state = PageState::Declaration(0),
+                b'?' => self.state = PageState::Bogus,
                 b'/' if !self.tag.is_end => self.tag.is_end = true,
                 _ if byte.is_ascii_alphabetic() => {
                     let is_end = std::mem::take(&mut self.tag.is_end);
                     self.begin_tag(is_end);
                     self.tag.name.push(byte.to_ascii_lowercase());
-                    self.state = State::TagName;
+                    self.state = PageState::TagName;
                 }
                 _ => {
                     let is_end = std::mem::take(&mut self.tag.is_end);
                     self.state = match (is_end, byte) {
-                        (true, b'>') => State::Text,
-                        (true, _) => State::Bogus,
-                        (false, b'<') => State::TagOpen,
-                        (false, _) => State::Text,
+                        (true, b'>') => PageState::Text,
+                        (true, _) => PageState::Bogus,
+                        (false, b'<') => PageState::TagOpen,
+                        (false, _) => PageState::Text,
                     };
                 }
             },
-            State::Declaration(dashes) => {
+            PageState::Declaration(dashes) => {
                 self.state = match (byte, dashes) {
-                    (b'-', 0) => State::Declaration(1),
-                    (b'-', _) => State::Comment(0),
-                    (b'>', _) => State::Text,
-                    _ => State::Bogus,
+                    (b'-', 0) => PageState::Declaration(1),
+                    (b'-', _) => PageState::Comment(0),
+                    (b'>', _) => PageState::Text,
+                    _ => PageState::Bogus,
                 }
             }
-            State::Comment(dashes) => {
+            PageState::Comment(dashes) => {
                 self.state = match byte {
-                    b'-' => State::Comment((dashes + 1).min(2)),
-                    b'>' if dashes == 2 => State::Text,
-                    _ => State::Comment(0),
+                    b'-' => PageState::Comment((dashes + 1).min(2)),
+                    b'>' if dashes == 2 => PageState::Text,
+                    _ => PageState::Comment(0),
                 }
             }
-            State::Bogus => {
+            PageState::Bogus => {
                 if byte == b'>' {
-                    self.state = State::Text;
+                    self.state = PageState::Text;
                 }
             }
-            State::TagName => match byte {
+            PageState::TagName => match byte {
                 b'>' => self.end_tag(found),
-                b'/' => self.state = State::BeforeAttribute,
-                _ if byte.is_ascii_whitespace() => self.state = State::BeforeAttribute,
+                b'/' => self.state = PageState::BeforeAttribute,
+                _ if byte.is_ascii_whitespace() => self.state = PageState::BeforeAttribute,
                 _ => keep(&mut self.tag.name, byte.to_ascii_lowercase(), NAME_MAX),
             },
-            State::BeforeAttribute => match byte {
+            PageState::BeforeAttribute => match byte {
                 b'>' => self.end_tag(found),
                 b'/' => {}
                 _ if byte.is_ascii_whitespace() => {}
                 _ => {
                     self.begin_attribute();
                     self.name.push(byte.to_ascii_lowercase());
-                    self.state = State::AttributeName;
+                    self.state = PageState::AttributeName;
                 }
             },
-            State::AttributeName => match byte {
-                b'=' => self.state = State::BeforeValue,
+            PageState::AttributeName => match byte {
+                b'=' => self.state = PageState::BeforeValue,
                 b'>' | b'/' => self.end_attribute(byte, found),
-                _ if byte.is_ascii_whitespace() => self.state = State::BehindAttributeName,
+                _ if byte.is_ascii_whitespace() => self.state = PageState::BehindAttributeName,
                 _ => keep(&mut self.name, byte.to_ascii_lowercase(), NAME_MAX),
             },
-            State::BehindAttributeName => match byte {
-                b'=' => self.state = State::BeforeValue,
+            PageState::BehindAttributeName => match byte {
+                b'=' => self.state = PageState::BeforeValue,
                 b'>' | b'/' => self.end_attribute(byte, found),
                 _ if byte.is_ascii_whitespace() => {}
                 _ => {
                     self.end_attribute(b' ', found);
                     self.begin_attribute();
                     self.name.push(byte.to_ascii_lowercase());
-                    self.state = State::AttributeName;
+                    self.state = PageState::AttributeName;
                 }
             },
-            State::BeforeValue => match byte {
-                b'"' | b'\'' => self.state = State::Value(Some(byte)),
+            PageState::BeforeValue => match byte {
+                b'"' | b'\'' => self.state = PageState::Value(Some(byte)),
                 b'>' => self.end_attribute(byte, found),
                 _ if byte.is_ascii_whitespace() => {}
                 _ => {
-                    self.state = State::Value(None);
+                    self.state = PageState::Value(None);
                     self.value.push(byte);
                 }
             },
-            State::Value(quote) => {
+            PageState::Value(quote) => {
                 let is_end = match quote {
                     Some(quote) => byte == quote,
                     None => byte == b'>' || byte.is_ascii_whitespace(),
@@ -298,9 +298,9 @@ impl PageScanner {
     }
 
     fn begin_tag(&mut self, is_end: bool) {
-        self.tag = Tag {
+        self.tag = HtmlTag {
             is_end,
-            ..Tag::default()
+            ..HtmlTag::default()
         };
     }
 
@@ -311,9 +311,9 @@ impl PageScanner {
     }
 
     /// An attribute ends, with this byte behind it.
-    fn end_attribute(&mut self, byte: u8, found: &mut Vec<Finding>) {
+    fn end_attribute(&mut self, byte: u8, found: &mut Vec<ScanFinding>) {
         let value = std::mem::take(&mut self.value);
-        if let Some(attribute) = Attribute::of(&self.name)
+        if let Some(attribute) = HtmlAttribute::of(&self.name)
             && !self.tag.has(attribute)
         {
             // A URL that was too long is none, but the attribute is there.
@@ -323,14 +323,14 @@ impl PageScanner {
             };
             self.tag.attributes.push((attribute, value));
         }
-        self.state = State::BeforeAttribute;
+        self.state = PageState::BeforeAttribute;
         if byte == b'>' {
             self.end_tag(found);
         }
     }
 
-    fn end_tag(&mut self, found: &mut Vec<Finding>) {
-        self.state = State::Text;
+    fn end_tag(&mut self, found: &mut Vec<ScanFinding>) {
+        self.state = PageState::Text;
         let tag = std::mem::take(&mut self.tag);
         match (&tag.name[..], tag.is_end) {
             (b"template", false) => self.templates = self.templates.saturating_add(1),
@@ -339,7 +339,7 @@ impl PageScanner {
             (name, false) if RAW_TEXT.contains(&name) => {
                 self.raw = name.to_vec();
                 self.style = StyleScanner::default();
-                self.state = State::RawText;
+                self.state = PageState::RawText;
             }
             _ => {}
         }
@@ -347,13 +347,13 @@ impl PageScanner {
             return;
         }
         if tag.name == b"base" {
-            let href = tag.get(Attribute::Href);
-            found.extend(href.map(|href| Finding::Base(href.to_vec())));
+            let href = tag.get(HtmlAttribute::Href);
+            found.extend(href.map(|href| ScanFinding::Base(href.to_vec())));
         }
         let mut add = |kind: SubresourceKind, reference: Option<&[u8]>| {
             let reference = reference.filter(|reference| !reference.is_empty());
             found.extend(reference.map(|reference| {
-                Finding::Reference(FoundReference {
+                ScanFinding::Reference(FoundReference {
                     kind,
                     reference: reference.to_vec(),
                 })
@@ -362,31 +362,33 @@ impl PageScanner {
         match &tag.name[..] {
             b"link" => {
                 if let Some(kind) = kind_of_link(&tag) {
-                    add(kind, tag.get(Attribute::Href));
+                    add(kind, tag.get(HtmlAttribute::Href));
                 }
             }
-            b"script" if is_script(&tag) => add(SubresourceKind::Script, tag.get(Attribute::Src)),
+            b"script" if is_script(&tag) => {
+                add(SubresourceKind::Script, tag.get(HtmlAttribute::Src))
+            }
             b"img" if !self.is_picture && is_fetched_at_once(&tag) => {
-                add(SubresourceKind::Image, tag.get(Attribute::Src));
+                add(SubresourceKind::Image, tag.get(HtmlAttribute::Src));
             }
-            b"input" if has_word(tag.get(Attribute::Type), "image") => {
-                add(SubresourceKind::Image, tag.get(Attribute::Src));
+            b"input" if has_word(tag.get(HtmlAttribute::Type), "image") => {
+                add(SubresourceKind::Image, tag.get(HtmlAttribute::Src));
             }
-            b"video" => add(SubresourceKind::Image, tag.get(Attribute::Poster)),
+            b"video" => add(SubresourceKind::Image, tag.get(HtmlAttribute::Poster)),
             _ => {}
         }
-        if let Some(style) = tag.get(Attribute::Style) {
+        if let Some(style) = tag.get(HtmlAttribute::Style) {
             let mut references = Vec::new();
             StyleScanner::default().scan(style, &mut references);
-            found.extend(references.into_iter().map(Finding::Reference));
+            found.extend(references.into_iter().map(ScanFinding::Reference));
         }
     }
 }
 
 /// The kind of what a `<link>` has fetched at once.
-fn kind_of_link(tag: &Tag) -> Option<SubresourceKind> {
-    let rel = tag.get(Attribute::Rel);
-    if tag.has(Attribute::Disabled) || has_word(rel, "alternate") {
+fn kind_of_link(tag: &HtmlTag) -> Option<SubresourceKind> {
+    let rel = tag.get(HtmlAttribute::Rel);
+    if tag.has(HtmlAttribute::Disabled) || has_word(rel, "alternate") {
         return None;
     }
     if has_word(rel, "stylesheet") {
@@ -395,26 +397,26 @@ fn kind_of_link(tag: &Tag) -> Option<SubresourceKind> {
     if has_word(rel, "modulepreload") {
         return Some(SubresourceKind::Script);
     }
-    if has_word(rel, "preload") && !tag.has(Attribute::Srcset) {
+    if has_word(rel, "preload") && !tag.has(HtmlAttribute::Srcset) {
         return tag
-            .get(Attribute::As)
+            .get(HtmlAttribute::As)
             .and_then(SubresourceKind::of_destination);
     }
     has_word(rel, "icon").then_some(SubresourceKind::Image)
 }
 
 /// True if the script is one that browsers with modules run.
-fn is_script(tag: &Tag) -> bool {
-    let kind = tag.get(Attribute::Type).unwrap_or_default();
+fn is_script(tag: &HtmlTag) -> bool {
+    let kind = tag.get(HtmlAttribute::Type).unwrap_or_default();
     let is_known = kind.is_empty()
         || ["module", "text/javascript", "application/javascript"]
             .iter()
             .any(|known| kind.eq_ignore_ascii_case(known.as_bytes()));
-    is_known && !tag.has(Attribute::Nomodule)
+    is_known && !tag.has(HtmlAttribute::Nomodule)
 }
 
-fn is_fetched_at_once(tag: &Tag) -> bool {
-    !tag.has(Attribute::Srcset) && !has_word(tag.get(Attribute::Loading), "lazy")
+fn is_fetched_at_once(tag: &HtmlTag) -> bool {
+    !tag.has(HtmlAttribute::Srcset) && !has_word(tag.get(HtmlAttribute::Loading), "lazy")
 }
 
 /// True if a list of words has this one, in any case.
@@ -461,7 +463,7 @@ mod tests {
     use super::*;
     use SubresourceKind::{Image, Script, Style};
 
-    fn scanned(page: &str) -> Vec<Finding> {
+    fn scanned(page: &str) -> Vec<ScanFinding> {
         let mut found = Vec::new();
         PageScanner::default().scan(page.as_bytes(), &mut found);
         let mut in_pieces = Vec::new();
@@ -473,9 +475,9 @@ mod tests {
         found
     }
 
-    fn reference(kind: SubresourceKind, reference: &str) -> Finding {
+    fn reference(kind: SubresourceKind, reference: &str) -> ScanFinding {
         let reference = reference.as_bytes().to_vec();
-        Finding::Reference(FoundReference { kind, reference })
+        ScanFinding::Reference(FoundReference { kind, reference })
     }
 
     #[test]
@@ -554,7 +556,10 @@ mod tests {
     #[test]
     fn first_value_of_attribute_counts() {
         let page = "<base href=/a/><img src=a.png src=b.png>";
-        let expected = [Finding::Base(b"/a/".to_vec()), reference(Image, "a.png")];
+        let expected = [
+            ScanFinding::Base(b"/a/".to_vec()),
+            reference(Image, "a.png"),
+        ];
         assert_eq!(scanned(page), expected);
     }
 }

@@ -33,6 +33,11 @@ impl DocumentUrl {
         })
     }
 
+    /// `scheme://authority`.
+    pub(super) fn origin(&self) -> &[u8] {
+        &self.origin
+    }
+
     /// All of it.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         [&self.origin[..], &self.target].concat()

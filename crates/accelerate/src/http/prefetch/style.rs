@@ -17,20 +17,20 @@ const WORD_MAX: usize = 16;
 /// Finds URLs in a style sheet.
 #[derive(Debug, Default)]
 pub(super) struct StyleScanner {
-    state: State,
+    state: StyleState,
     /// The word that has begun, in lower case.
     word: Vec<u8>,
     /// The URL that has begun.
     url: Vec<u8>,
     /// The URL is left out.
     is_spoilt: bool,
-    rule: Rule,
+    rule: StyleRule,
     /// The declaration has named a font.
     has_font: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum StyleState {
     #[default]
     Between,
     /// Behind a slash.
@@ -53,7 +53,7 @@ enum State {
 
 /// The rule that the next URL belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Rule {
+enum StyleRule {
     #[default]
     Other,
     Import,
@@ -70,47 +70,47 @@ impl StyleScanner {
 
     fn byte(&mut self, byte: u8, found: &mut Vec<FoundReference>) {
         match self.state {
-            State::Between => self.between(byte),
-            State::Slash => {
-                self.state = State::Between;
+            StyleState::Between => self.between(byte),
+            StyleState::Slash => {
+                self.state = StyleState::Between;
                 match byte {
-                    b'*' => self.state = State::Comment(false),
+                    b'*' => self.state = StyleState::Comment(false),
                     _ => self.between(byte),
                 }
             }
-            State::Comment(true) if byte == b'/' => self.state = State::Between,
-            State::Comment(_) => self.state = State::Comment(byte == b'*'),
-            State::Escape => self.state = State::Between,
-            State::Text(quote, is_escaped) => self.text(byte, quote, is_escaped, found),
-            State::BeforeUrl => match byte {
-                b'"' | b'\'' => self.state = State::QuotedUrl(byte, false),
+            StyleState::Comment(true) if byte == b'/' => self.state = StyleState::Between,
+            StyleState::Comment(_) => self.state = StyleState::Comment(byte == b'*'),
+            StyleState::Escape => self.state = StyleState::Between,
+            StyleState::Text(quote, is_escaped) => self.text(byte, quote, is_escaped, found),
+            StyleState::BeforeUrl => match byte {
+                b'"' | b'\'' => self.state = StyleState::QuotedUrl(byte, false),
                 _ if byte.is_ascii_whitespace() => {}
-                b')' => self.state = State::Between,
+                b')' => self.state = StyleState::Between,
                 _ => {
-                    self.state = State::BareUrl;
+                    self.state = StyleState::BareUrl;
                     self.keep(byte);
                 }
             },
-            State::QuotedUrl(_, true) => {
+            StyleState::QuotedUrl(_, true) => {
                 self.is_spoilt = true;
                 self.state = match self.state {
-                    State::QuotedUrl(quote, _) => State::QuotedUrl(quote, false),
+                    StyleState::QuotedUrl(quote, _) => StyleState::QuotedUrl(quote, false),
                     other => other,
                 };
             }
-            State::QuotedUrl(quote, false) => match byte {
-                _ if byte == quote => self.state = State::BehindUrl,
-                b'\\' => self.state = State::QuotedUrl(quote, true),
-                b'\n' => self.state = State::Between,
+            StyleState::QuotedUrl(quote, false) => match byte {
+                _ if byte == quote => self.state = StyleState::BehindUrl,
+                b'\\' => self.state = StyleState::QuotedUrl(quote, true),
+                b'\n' => self.state = StyleState::Between,
                 _ => self.keep(byte),
             },
-            State::BareUrl => match byte {
+            StyleState::BareUrl => match byte {
                 b')' => self.end_url(found),
                 b'\\' | b'"' | b'\'' | b'(' => self.is_spoilt = true,
-                _ if byte.is_ascii_whitespace() => self.state = State::BehindUrl,
+                _ if byte.is_ascii_whitespace() => self.state = StyleState::BehindUrl,
                 _ => self.keep(byte),
             },
-            State::BehindUrl => match byte {
+            StyleState::BehindUrl => match byte {
                 b')' => self.end_url(found),
                 _ if byte.is_ascii_whitespace() => {}
                 _ => self.is_spoilt = true,
@@ -127,24 +127,24 @@ impl StyleScanner {
         }
         let word = std::mem::take(&mut self.word);
         match &word[..] {
-            b"@import" => self.rule = Rule::Import,
-            b"@namespace" => self.rule = Rule::Namespace,
+            b"@import" => self.rule = StyleRule::Import,
+            b"@namespace" => self.rule = StyleRule::Namespace,
             _ => {}
         }
         match byte {
-            b'(' if word == b"url" => self.begin(State::BeforeUrl),
-            b'"' | b'\'' => self.begin(State::Text(byte, false)),
-            b'/' => self.state = State::Slash,
-            b'\\' => self.state = State::Escape,
+            b'(' if word == b"url" => self.begin(StyleState::BeforeUrl),
+            b'"' | b'\'' => self.begin(StyleState::Text(byte, false)),
+            b'/' => self.state = StyleState::Slash,
+            b'\\' => self.state = StyleState::Escape,
             b';' | b'{' | b'}' => {
-                self.rule = Rule::Other;
+                self.rule = StyleRule::Other;
                 self.has_font = false;
             }
             _ => {}
         }
     }
 
-    fn begin(&mut self, state: State) {
+    fn begin(&mut self, state: StyleState) {
         self.state = state;
         self.url.clear();
         self.is_spoilt = false;
@@ -152,22 +152,22 @@ impl StyleScanner {
 
     fn text(&mut self, byte: u8, quote: u8, is_escaped: bool, found: &mut Vec<FoundReference>) {
         self.state = match byte {
-            _ if is_escaped => State::Text(quote, false),
+            _ if is_escaped => StyleState::Text(quote, false),
             b'\\' => {
                 self.is_spoilt = true;
-                State::Text(quote, true)
+                StyleState::Text(quote, true)
             }
             // An unescaped line end ends a string that is malformed.
-            b'\n' => State::Between,
+            b'\n' => StyleState::Between,
             _ if byte == quote => {
-                if self.rule == Rule::Import {
+                if self.rule == StyleRule::Import {
                     self.end_url(found);
                 }
-                State::Between
+                StyleState::Between
             }
             _ => {
                 self.keep(byte);
-                State::Text(quote, false)
+                StyleState::Text(quote, false)
             }
         };
     }
@@ -180,18 +180,18 @@ impl StyleScanner {
     }
 
     fn end_url(&mut self, found: &mut Vec<FoundReference>) {
-        self.state = State::Between;
+        self.state = StyleState::Between;
         let reference = std::mem::take(&mut self.url);
         let kind = match self.rule {
-            Rule::Import => SubresourceKind::Style,
-            Rule::Namespace => return,
-            Rule::Other => match SubresourceKind::of_ending(&reference) {
+            StyleRule::Import => SubresourceKind::Style,
+            StyleRule::Namespace => return,
+            StyleRule::Other => match SubresourceKind::of_ending(&reference) {
                 Some(SubresourceKind::Font) => SubresourceKind::Font,
                 _ => SubresourceKind::Image,
             },
         };
         // What follows in an @import are its conditions.
-        self.rule = Rule::Other;
+        self.rule = StyleRule::Other;
         let is_further_font = kind == SubresourceKind::Font && self.has_font;
         if self.is_spoilt || reference.is_empty() || is_further_font {
             return;

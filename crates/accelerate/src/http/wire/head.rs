@@ -57,7 +57,7 @@ impl RequestHead {
     }
 
     /// Reads a whole head.
-    pub(super) fn parse(bytes: Bytes) -> Result<Self, Fault> {
+    pub(crate) fn parse(bytes: Bytes) -> Result<Self, Fault> {
         let (method, target, version, end) = Self::parse_line(&bytes)?;
         let fields = Fields::parse(&bytes, end + 2)?;
         let head = Self {

@@ -36,6 +36,13 @@ pub(crate) enum What<H> {
     Opaque,
 }
 
+impl What<ResponseHead> {
+    /// True for the head of a response that another one to the same request follows.
+    pub(crate) fn is_interim(&self) -> bool {
+        matches!(self, Self::Head(head, _) if head.is_interim())
+    }
+}
+
 impl Expectation {
     /// Of the response to this request.
     pub(crate) fn of(head: &RequestHead) -> Self {

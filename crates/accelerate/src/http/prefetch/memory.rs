@@ -1,0 +1,267 @@
+//! What all far halves of a node remember together: what near nodes hold, what clients have asked for, and how many
+//! connections are used for prefetches.
+//!
+//! Only hashes of URLs are kept, and the oldest go first. A mistake costs a prefetch that is of no use, or leaves one
+//! out; it decides about nobody's data.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use vocab::Time;
+
+use crate::http::cache::WallTime;
+use crate::http::shared::Calendar;
+
+use super::{ACCEPT_MAX, ACCEPTS_MAX, NAMES_MAX, SERVER_CONNECTIONS_MAX};
+
+/// What browsers said of images when this was written (Chromium 131); the client's own is used once it is known.
+const USUAL_IMAGE_ACCEPT: &[u8] =
+    b"image/avif,image/webp,image/apng,image/svg+xml,image/*,*/*;q=0.8";
+
+/// Who a response was carried to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum CopyHolder {
+    /// The near node with this run, for all of its clients.
+    Site(u64),
+    /// One client of it.
+    Client(u64, IpAddr),
+}
+
+/// The memory of the far halves of one node.
+#[derive(Debug)]
+pub(in crate::http) struct FarMemory {
+    /// Mixed into hashes, so that nobody can choose two URLs that are taken for one.
+    secret: u64,
+    /// `None` until it is known; without it no age can be computed.
+    calendar: Option<Calendar>,
+    /// Until when a holder needs no copy of a URL.
+    carried: RecentNames,
+    /// When a client asked for a URL itself.
+    asked: RecentNames,
+    /// URLs that any client has asked for.
+    known: RecentNames,
+    /// What browsers, by a hash of their names, said of the images that they take.
+    accepts: HashMap<u64, Bytes>,
+    accepts_order: VecDeque<u64>,
+    /// Connections for prefetches, by server.
+    connections: BTreeMap<SocketAddr, usize>,
+}
+
+/// Moments by the hash of a name, bounded.
+#[derive(Debug, Default)]
+struct RecentNames {
+    moments: HashMap<u64, Time>,
+    order: VecDeque<u64>,
+}
+
+impl RecentNames {
+    fn note(&mut self, name: u64, moment: Time) {
+        if self.moments.insert(name, moment).is_none() {
+            self.order.push_back(name);
+        }
+        while self.order.len() > NAMES_MAX {
+            if let Some(oldest) = self.order.pop_front() {
+                self.moments.remove(&oldest);
+            }
+        }
+    }
+
+    fn get(&self, name: u64) -> Option<Time> {
+        self.moments.get(&name).copied()
+    }
+}
+
+impl FarMemory {
+    /// An empty one.
+    pub(in crate::http) fn new(secret: u64) -> Self {
+        Self {
+            secret,
+            calendar: None,
+            carried: RecentNames::default(),
+            asked: RecentNames::default(),
+            known: RecentNames::default(),
+            accepts: HashMap::new(),
+            accepts_order: VecDeque::new(),
+            connections: BTreeMap::new(),
+        }
+    }
+
+    /// Takes the time on the calendar.
+    pub(in crate::http) fn set_calendar(&mut self, calendar: Calendar) {
+        self.calendar = Some(calendar);
+    }
+
+    /// The moment on the calendar.
+    pub(super) fn wall(&self, now: Time) -> Option<WallTime> {
+        self.calendar.map(|calendar| calendar.wall(now))
+    }
+
+    /// Bytes of memory, about.
+    pub(in crate::http) fn held(&self) -> usize {
+        let names = self.carried.order.len() + self.asked.order.len() + self.known.order.len();
+        names * 40 + self.accepts_order.len() * ACCEPT_MAX
+    }
+
+    /// Forgets everything that is remembered of URLs.
+    pub(in crate::http) fn forget(&mut self) {
+        self.carried = RecentNames::default();
+        self.asked = RecentNames::default();
+        self.known = RecentNames::default();
+    }
+
+    /// A client has asked for this URL itself.
+    pub(super) fn note_asked(
+        &mut self,
+        now: Time,
+        client: CopyHolder,
+        server: SocketAddr,
+        url: &[u8],
+    ) {
+        let known = self.hash(&(server, url));
+        self.known.note(known, now);
+        let asked = self.hash(&(client, server, url));
+        self.asked.note(asked, now);
+    }
+
+    /// Tests if any client has asked for this URL.
+    pub(super) fn is_known(&self, server: SocketAddr, url: &[u8]) -> bool {
+        self.known.get(self.hash(&(server, url))).is_some()
+    }
+
+    /// When the client last asked for this URL itself.
+    pub(super) fn asked_at(
+        &self,
+        client: CopyHolder,
+        server: SocketAddr,
+        url: &[u8],
+    ) -> Option<Time> {
+        self.asked.get(self.hash(&(client, server, url)))
+    }
+
+    /// The holder needs no copy of this URL for so long.
+    pub(super) fn note_carried(
+        &mut self,
+        until: Time,
+        holder: CopyHolder,
+        server: SocketAddr,
+        url: &[u8],
+    ) {
+        let name = self.hash(&(holder, server, url));
+        self.carried.note(name, until);
+    }
+
+    /// Tests if the holder needs no copy of this URL.
+    pub(super) fn is_carried(
+        &self,
+        now: Time,
+        holder: CopyHolder,
+        server: SocketAddr,
+        url: &[u8],
+    ) -> bool {
+        let until = self.carried.get(self.hash(&(holder, server, url)));
+        until.is_some_and(|until| until > now)
+    }
+
+    /// A browser has asked for an image with this Accept.
+    pub(super) fn note_image_accept(&mut self, browser: &[u8], accept: &[u8]) {
+        if accept.len() > ACCEPT_MAX || !accept.starts_with(b"image/") {
+            return;
+        }
+        let name = self.hash(&browser);
+        let accept = Bytes::copy_from_slice(accept);
+        if self.accepts.insert(name, accept).is_none() {
+            self.accepts_order.push_back(name);
+        }
+        while self.accepts_order.len() > ACCEPTS_MAX {
+            if let Some(oldest) = self.accepts_order.pop_front() {
+                self.accepts.remove(&oldest);
+            }
+        }
+    }
+
+    /// What a browser says of the images that it takes.
+    pub(super) fn image_accept(&self, browser: &[u8]) -> Bytes {
+        let known = self.accepts.get(&self.hash(&browser));
+        let usual = || Bytes::from_static(USUAL_IMAGE_ACCEPT);
+        known.cloned().unwrap_or_else(usual)
+    }
+
+    /// Takes a place among the connections for prefetches to a server, if there is one.
+    pub(super) fn take_connection(&mut self, server: SocketAddr) -> bool {
+        let count = self.connections.entry(server).or_default();
+        let has_room = *count < SERVER_CONNECTIONS_MAX;
+        *count += usize::from(has_room);
+        has_room
+    }
+
+    /// Gives places back.
+    pub(super) fn give_connections(&mut self, server: SocketAddr, count: usize) {
+        if let Some(taken) = self.connections.get_mut(&server) {
+            *taken = taken.saturating_sub(count);
+            if *taken == 0 {
+                self.connections.remove(&server);
+            }
+        }
+    }
+
+    fn hash(&self, name: &impl Hash) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.secret.hash(&mut hasher);
+        name.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// The longest time for which a far node believes that a holder has a fresh copy.
+pub(super) const CARRIED_MAX: Duration = Duration::from_secs(86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server() -> SocketAddr {
+        SocketAddr::from(([198, 18, 2, 2], 80))
+    }
+
+    #[test]
+    fn holders_are_told_apart() {
+        let mut memory = FarMemory::new(1);
+        let client = IpAddr::from([198, 18, 1, 2]);
+        let (site, client) = (CopyHolder::Site(1), CopyHolder::Client(1, client));
+        let later = Time::ZERO + Duration::from_secs(5);
+        memory.note_carried(later, client, server(), b"u");
+        assert!(memory.is_carried(Time::ZERO, client, server(), b"u"));
+        assert!(!memory.is_carried(Time::ZERO, site, server(), b"u"));
+        assert!(!memory.is_carried(Time::ZERO, client, server(), b"v"));
+        assert!(!memory.is_carried(later, client, server(), b"u"));
+    }
+
+    #[test]
+    fn oldest_names_are_forgotten() {
+        let mut memory = FarMemory::new(1);
+        let site = CopyHolder::Site(1);
+        for number in 0..=NAMES_MAX {
+            memory.note_asked(Time::ZERO, site, server(), number.to_string().as_bytes());
+        }
+        assert!(!memory.is_known(server(), b"0"));
+        assert!(memory.is_known(server(), b"1"));
+        assert_eq!(memory.known.order.len(), NAMES_MAX);
+        assert_eq!(memory.known.moments.len(), NAMES_MAX);
+    }
+
+    #[test]
+    fn connections_of_a_server_are_bounded() {
+        let mut memory = FarMemory::new(1);
+        for _ in 0..SERVER_CONNECTIONS_MAX {
+            assert!(memory.take_connection(server()));
+        }
+        assert!(!memory.take_connection(server()));
+        memory.give_connections(server(), 1);
+        assert!(memory.take_connection(server()));
+        memory.give_connections(server(), SERVER_CONNECTIONS_MAX);
+        assert!(memory.connections.is_empty());
+    }
+}
