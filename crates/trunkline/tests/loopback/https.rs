@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use vocab::SeededRandom;
@@ -146,6 +146,9 @@ fn server_config(validity: Validity) -> (Arc<ServerConfig>, String) {
     let authority_key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // OpenSSL takes a certificate for self-signed if it has its issuer's name.
+    let named = &mut authority.distinguished_name;
+    named.push(DnType::CommonName, "Origin authority");
     let certificate = authority.self_signed(&authority_key).unwrap();
     let issuer = Issuer::new(authority, authority_key);
     let key = KeyPair::generate().unwrap();
@@ -257,7 +260,11 @@ fn many_streams_of_one_client_are_whole() {
     let Some(https) = HttpsSites::start(25, Validity::Valid) else {
         return;
     };
-    let mut arguments = vec!["--http2".to_owned(), "-Z".to_owned()];
+    let mut arguments = vec![
+        "--http2".to_owned(),
+        "-Z".to_owned(),
+        "--no-progress-meter".to_owned(),
+    ];
     let mut files: Vec<(PathBuf, String)> = Vec::new();
     for number in 0..40 {
         let target = format!("/part-{}", 10_000 + 7_919 * number);

@@ -249,7 +249,6 @@ fn a_body_without_a_length_is_sent_in_chunks() {
         .send_data(Bytes::from_static(b"defgh"), true)
         .unwrap();
     let mut response = client.response(&mut path, future);
-    // The origin of these tests takes the end of the chunks for a second request.
     assert_eq!(read(response.body_mut()), b"hello");
     let heard = path.further.values().next().unwrap();
     let all = String::from_utf8_lossy(&heard.log).into_owned();
