@@ -364,7 +364,6 @@ impl<'a> TableReader<'a> {
             | SettingValue::Number(_)
             | SettingValue::Switch(_)
             | SettingValue::List(_)
-            | SettingValue::Table(_)
             | SettingValue::Other(_) => {
                 Err(located.wrong(format!("`{key}` is a table; write its keys below it")))
             }

@@ -324,7 +324,7 @@ fn page_that_ends_its_connection_is_left_alone() {
         ),
         (PAGE.replace("GET", "POST"), page("<img src=a.png>")),
         (
-            PAGE.replace("Cookie", "Sec-FetchConnection-Dest: empty\r\nCookie"),
+            PAGE.replace("Cookie", "Sec-Fetch-Dest: empty\r\nCookie"),
             page("<img src=a.png>"),
         ),
     ] {

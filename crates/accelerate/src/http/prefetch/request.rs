@@ -167,7 +167,7 @@ mod tests {
 
     const PAGE: &str = "GET /d/?q HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n\
         Cache-Control: max-age=0\r\nUpgrade-Insecure-Requests: 1\r\nUser-Agent: u\r\nAccept: text/html\r\n\
-        Sec-FetchConnection-Dest: document\r\nIf-None-Match: \"1\"\r\nReferer: http://b/\r\nCookie: c=1\r\n\
+        Sec-Fetch-Dest: document\r\nIf-None-Match: \"1\"\r\nReferer: http://b/\r\nCookie: c=1\r\n\
         Authorization: Basic eDp5\r\nAccept-Encoding: gzip\r\n\r\n";
 
     fn head(text: &str) -> RequestHead {
@@ -215,7 +215,7 @@ mod tests {
         let fetched = context().request_for(b"/a.css", SubresourceKind::Style);
         let fetched = fetched.unwrap();
         let asked = "GET /a.css HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\nUser-Agent: u\r\nAccept: x/y\r\n\
-            Sec-FetchConnection-Dest: style\r\nReferer: http://a/\r\nAuthorization: Basic eDp5\r\nAccept-Encoding: gzip\r\n\
+            Sec-Fetch-Dest: style\r\nReferer: http://a/\r\nAuthorization: Basic eDp5\r\nAccept-Encoding: gzip\r\n\
             Cookie: c=1\r\n\r\n";
         assert!(is_alike(&fetched, &head(asked)));
         for (from, to) in [
