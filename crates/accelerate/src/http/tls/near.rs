@@ -42,6 +42,8 @@ pub(crate) struct NearTls {
     /// When the flow is opened although the client has said nothing, or when the far half's answer is late.
     timeout: Option<Time>,
     note: Option<String>,
+    /// Requests that a session which has ended answered.
+    answered: u64,
     outputs: VecDeque<AcceleratorOutput>,
 }
 
@@ -97,6 +99,7 @@ impl NearTls {
             state: NearTlsState::Reading(HelloReader::default()),
             timeout: None,
             note: None,
+            answered: 0,
             outputs: VecDeque::new(),
         }
     }
@@ -344,8 +347,15 @@ impl NearTls {
         self.end();
     }
 
+    /// Keeps what the operator is told of a session that ends.
+    fn keep_account(&mut self) {
+        self.note = self.note();
+        self.answered = AcceleratorHalf::answered(self);
+    }
+
     /// Ends the connection behind what was written.
     fn end(&mut self) {
+        self.keep_account();
         self.state = NearTlsState::Ended;
         self.outputs.push_back(AcceleratorOutput::FinishLan);
         self.outputs.push_back(AcceleratorOutput::FinishWan);
@@ -452,6 +462,7 @@ impl NearTls {
                 Some(output) => self.outputs.push_back(output),
                 None if lanes.is_closed() => {
                     self.finish_client();
+                    self.keep_account();
                     self.state = NearTlsState::Ended;
                     self.outputs.push_back(AcceleratorOutput::FinishWan);
                     return;
@@ -756,7 +767,7 @@ impl AcceleratorHalf for NearTls {
                 NearContent::Http2(lanes) => lanes.answered(),
                 NearContent::Handshake | NearContent::Relay => 0,
             },
-            _ => 0,
+            _ => self.answered,
         }
     }
 
