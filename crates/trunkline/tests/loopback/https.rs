@@ -137,7 +137,9 @@ impl HttpsSites {
             .max_by_key(|flow| flow["flow"].as_u64())
             .unwrap();
         let number = newest["flow"].to_string();
-        self.sites.ask("near", &["node", "why", &number], "")
+        let why = self.sites.ask("near", &["node", "why", &number], "");
+        // It is wrapped for a terminal.
+        why.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 }
 
