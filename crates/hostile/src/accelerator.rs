@@ -202,9 +202,9 @@ fn settings(entry: &registry::AcceleratorEntry) -> Arc<dyn AcceleratorSettings> 
         return Arc::new(smb::testing::settings());
     }
     if *entry == http::ENTRY {
-        return Arc::new(http::Settings {
+        return Arc::new(http::HttpSettings {
             is_on: true,
-            ..http::Settings::default()
+            ..http::HttpSettings::default()
         });
     }
     (entry.parse)(&SettingsTable::default()).expect("an empty table gives the defaults")

@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::files::{Checkout, TextFile};
 
 /// Names that say nothing without the file around them, and the kind of name to use.
-const REFUSED_NAMES: [(&str, &str); 13] = [
+const REFUSED_NAMES: [(&str, &str); 14] = [
     ("Because", "a reason"),
     ("Chance", "a probability, or a source of random numbers"),
     ("Coming", "what is pending or incoming"),
@@ -24,6 +24,7 @@ const REFUSED_NAMES: [(&str, &str); 13] = [
     ("Told", "a report, a reply or a setting"),
     ("Way", "a direction"),
     ("Ways", "a direction"),
+    ("What", "a part or a kind"),
 ];
 
 /// The share of a crate's type names that may be defined more than once, in percent.
@@ -33,7 +34,7 @@ const DEFINED_TWICE_MAX_PERCENT: usize = 5;
 const ONE_WORD_MAX_PERCENT: usize = 30;
 
 /// The share of a crate's doc comments that may begin with one of [`WEAK_FIRST_WORDS`], in percent.
-const WEAK_DOC_COMMENTS_MAX_PERCENT: usize = 18;
+const WEAK_DOC_COMMENTS_MAX_PERCENT: usize = 3;
 
 /// First words of a doc comment that has no subject.
 const WEAK_FIRST_WORDS: [&str; 5] = ["What", "Whether", "Of", "That", "Which"];

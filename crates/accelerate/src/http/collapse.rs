@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use super::cache::Key;
+use super::cache::CacheKey;
 use super::shared::SharedCache;
 use super::wire::{RequestHead, has_option};
 
@@ -34,12 +34,12 @@ const UNSHARED_MAX: usize = 2_048;
 /// The requests that the server was asked and that others wait for.
 #[derive(Debug, Default)]
 pub(super) struct CollapseTable {
-    pending: BTreeMap<Key, PendingResponse>,
+    pending: BTreeMap<CacheKey, PendingResponse>,
     /// What became of the wait of these flows.
     released: BTreeMap<u64, CollapseOutcome>,
     /// The flows that are to be woken.
     wakes: Vec<u64>,
-    unshared: BTreeMap<Key, Time>,
+    unshared: BTreeMap<CacheKey, Time>,
 }
 
 #[derive(Debug, Default)]
@@ -86,7 +86,7 @@ pub(super) fn is_collapsible(head: &RequestHead) -> bool {
 }
 
 impl CollapseTable {
-    fn release(&mut self, key: &Key, outcome: CollapseOutcome) {
+    fn release(&mut self, key: &CacheKey, outcome: CollapseOutcome) {
         let Some(pending) = self.pending.remove(key) else {
             return;
         };
@@ -96,7 +96,7 @@ impl CollapseTable {
         }
     }
 
-    fn note_unshared(&mut self, now: Time, key: &Key) {
+    fn note_unshared(&mut self, now: Time, key: &CacheKey) {
         if self.unshared.len() >= UNSHARED_MAX {
             self.unshared.retain(|_, until| *until > now);
         }
@@ -112,7 +112,7 @@ impl CollapseTable {
 }
 
 /// Has a request take part.
-pub(super) fn join(now: Time, cache: &SharedCache, key: &Key) -> CollapseRole {
+pub(super) fn join(now: Time, cache: &SharedCache, key: &CacheKey) -> CollapseRole {
     let Some(flow) = cache.flow() else {
         return CollapseRole::Alone;
     };
@@ -158,7 +158,7 @@ pub(super) fn join(now: Time, cache: &SharedCache, key: &Key) -> CollapseRole {
 #[derive(Debug)]
 pub(super) struct CollapseLead {
     cache: SharedCache,
-    key: Key,
+    key: CacheKey,
     outcome: CollapseOutcome,
 }
 
@@ -202,7 +202,7 @@ impl Drop for CollapseLead {
 pub(super) struct CollapseFollower {
     cache: SharedCache,
     flow: u64,
-    key: Key,
+    key: CacheKey,
     since: Time,
 }
 

@@ -8,7 +8,7 @@ use super::tls::config::TlsSettings;
 
 /// The operator's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct HttpSettings {
     /// True if flows to HTTP servers are followed. By default they are reduced and carried like any
     /// other.
     pub is_on: bool,
@@ -20,7 +20,7 @@ pub struct Settings {
     pub prefetch: PrefetchSettings,
 }
 
-impl Default for Settings {
+impl Default for HttpSettings {
     /// Off; where it is switched on, with a cache.
     fn default() -> Self {
         Self {

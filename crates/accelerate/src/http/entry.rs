@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-use super::config::Settings;
+use super::config::HttpSettings;
 use super::prefetch::PrefetchSettings;
 use super::shared::HttpState;
 use super::tls::{self, config::TlsSettings};
@@ -64,7 +64,7 @@ fn parse(table: &SettingsTable) -> ParsedSettings {
         is_on: prefetches,
         excluded: excluded.unwrap_or_default(),
     };
-    Ok(Arc::new(Settings {
+    Ok(Arc::new(HttpSettings {
         is_on,
         caches,
         tls: tls.map(Arc::new),
@@ -72,7 +72,7 @@ fn parse(table: &SettingsTable) -> ParsedSettings {
     }))
 }
 
-impl AcceleratorSettings for Settings {
+impl AcceleratorSettings for HttpSettings {
     fn is_on(&self) -> bool {
         self.is_on
     }

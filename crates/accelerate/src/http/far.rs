@@ -10,12 +10,12 @@ use bytes::Bytes;
 use vocab::{FlowSegment, SegmentKind, Time};
 
 use super::prefetch::FarPrefetch;
-use super::wire::{Expectation, Fault, Requests, Responses, What};
+use super::wire::{BodyExpectation, FramingFault, MessagePart, Requests, Responses};
 use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput};
 
 /// The far half.
 #[derive(Debug)]
-pub(super) struct Far {
+pub(super) struct HttpFarHalf {
     requests: Requests,
     responses: Responses,
     /// From the first message on that cannot be followed, everything is payload.
@@ -26,7 +26,7 @@ pub(super) struct Far {
     outputs: VecDeque<AcceleratorOutput>,
 }
 
-impl Far {
+impl HttpFarHalf {
     /// A half that has not started.
     pub(super) fn new() -> Self {
         Self {
@@ -60,12 +60,12 @@ impl Far {
     }
 
     /// Learns of the requests in what the client sends.
-    fn follow_requests(&mut self, now: Time, mut bytes: &[u8]) -> Result<(), Fault> {
+    fn follow_requests(&mut self, now: Time, mut bytes: &[u8]) -> Result<(), FramingFault> {
         while !bytes.is_empty() {
             let step = self.requests.step(bytes)?;
             bytes = &bytes[step.length..];
-            if let What::Head(head, _) = step.what {
-                self.responses.expect(Expectation::of(&head));
+            if let MessagePart::Head(head, _) = step.what {
+                self.responses.expect(BodyExpectation::of(&head));
                 self.prefetch(|prefetch| prefetch.note_request(now, &head));
             }
         }
@@ -89,14 +89,16 @@ impl Far {
             let is_end = step.is_end && !step.what.is_interim();
             // What a piece names is promised before the piece passes.
             self.prefetch(|prefetch| match &step.what {
-                What::Head(head, body) => prefetch.note_head(now, head, *body),
-                What::Payload => prefetch.note_content(now, &run),
-                What::PartOfHead | What::Control | What::Opaque => {}
+                MessagePart::Head(head, body) => prefetch.note_head(now, head, *body),
+                MessagePart::Payload => prefetch.note_content(now, &run),
+                MessagePart::PartOfHead | MessagePart::Control | MessagePart::Opaque => {}
             });
-            self.has_body |= matches!(step.what, What::Payload);
+            self.has_body |= matches!(step.what, MessagePart::Payload);
             let segment = match step.what {
-                What::PartOfHead | What::Head(..) | What::Control => FlowSegment::control(run),
-                What::Payload | What::Opaque => FlowSegment::payload(run),
+                MessagePart::PartOfHead | MessagePart::Head(..) | MessagePart::Control => {
+                    FlowSegment::control(run)
+                }
+                MessagePart::Payload | MessagePart::Opaque => FlowSegment::payload(run),
             };
             self.outputs.push_back(AcceleratorOutput::ToWan(segment));
             if step.is_end && std::mem::take(&mut self.has_body) {
@@ -113,7 +115,7 @@ impl Far {
     }
 }
 
-impl AcceleratorHalf for Far {
+impl AcceleratorHalf for HttpFarHalf {
     fn handle(&mut self, now: Time, input: AcceleratorInput) {
         match input {
             AcceleratorInput::Start => self.outputs.push_back(AcceleratorOutput::OpenServer),

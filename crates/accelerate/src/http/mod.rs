@@ -29,7 +29,7 @@
 //! about that: while responses ahead of their requests may come, bytes of the flow are not all the client's.
 //!
 //! When it lets go: at a message that another implementation could understand differently
-//! (`wire::Fault`), at CONNECT, after 101 (Switching Protocols), and when a client sends on behind a
+//! (`wire::FramingFault`), at CONNECT, after 101 (Switching Protocols), and when a client sends on behind a
 //! request for an upgrade that is not answered. It lets go only while all bytes have passed unchanged; after it has asked
 //! something else than its client, it closes the flow instead. The far
 //! half never lets go: where it cannot follow, it sends everything as payload.
@@ -54,6 +54,6 @@ mod tests;
 pub mod tls;
 pub(crate) mod wire;
 
-pub use config::Settings;
+pub use config::HttpSettings;
 pub use entry::ENTRY;
 pub use prefetch::{HostPattern, InvalidHostPattern, PrefetchSettings};

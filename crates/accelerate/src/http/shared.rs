@@ -14,11 +14,11 @@ use bytes::Bytes;
 use vocab::Time;
 
 use super::account::{FlowAccount, HttpTotals};
-use super::cache::{self, Change, Index, Key, Scheme, WallTime, log};
+use super::cache::{self, CacheIndex, CacheKey, IndexChange, UrlScheme, WallTime, log};
 use super::collapse::CollapseTable;
-use super::config::{INDEX_MAX, Settings};
-use super::far::Far;
-use super::near::Near;
+use super::config::{HttpSettings, INDEX_MAX};
+use super::far::HttpFarHalf;
+use super::near::HttpNearHalf;
 use super::prefetch::{
     AheadTable, AskingClient, FarMemory, FarPrefetch, NearPrefetch, PrefetchSettings,
 };
@@ -35,7 +35,7 @@ const LOG_NAME: &str = "index";
 
 /// The shared state of HTTP in one engine.
 pub(super) struct HttpState {
-    settings: Settings,
+    settings: HttpSettings,
     /// `None` until the calendar is known: without it no age can be computed.
     cache: Option<SharedCache>,
     /// `None` where the node keeps no content on disk.
@@ -69,7 +69,7 @@ struct PendingPurge {
 
 impl HttpState {
     /// With nothing stored.
-    pub(super) fn new(settings: Settings, context: StartContext) -> Self {
+    pub(super) fn new(settings: HttpSettings, context: StartContext) -> Self {
         let mut random = context.random;
         let (site, secret) = (random.next_u64(), random.next_u64());
         let log = context.key.map(|key| SealedLog::new(LOG_NAME, key, random));
@@ -190,7 +190,7 @@ impl HttpState {
 
 impl SharedState for HttpState {
     fn configure(&mut self, settings: &Arc<dyn AcceleratorSettings>) {
-        self.settings = settings.expect::<Settings>().clone();
+        self.settings = settings.expect::<HttpSettings>().clone();
         self.tls.configure(self.settings.tls.clone());
         self.prefetch = Arc::new(self.settings.prefetch.clone());
         if !self.stores() {
@@ -201,7 +201,7 @@ impl SharedState for HttpState {
     fn set_calendar(&mut self, now: Time, since_1970: Duration) {
         self.now = now;
         self.tls.set_calendar(now, since_1970);
-        let clock = Calendar { now, since_1970 };
+        let clock = HttpCalendar { now, since_1970 };
         self.far_memory.with(|memory| memory.set_calendar(clock));
         if !self.stores() {
             return;
@@ -230,7 +230,8 @@ impl SharedState for HttpState {
             WanEnd::Near => {
                 let cache = self.cache.as_ref();
                 let cache = cache.map(|cache| cache.for_flow(context.flow, context.server));
-                let mut near = Near::new(cache).with_account(FlowAccount::new(self.totals.clone()));
+                let mut near =
+                    HttpNearHalf::new(cache).with_account(FlowAccount::new(self.totals.clone()));
                 if self.prefetch.is_on && self.settings.caches {
                     let asker = AskingClient {
                         flow: context.flow,
@@ -242,7 +243,7 @@ impl SharedState for HttpState {
                 Box::new(near)
             }
             WanEnd::Far => {
-                let mut far = Far::new();
+                let mut far = HttpFarHalf::new();
                 if self.prefetch.is_on {
                     let (memory, settings) = (self.far_memory.clone(), Arc::clone(&self.prefetch));
                     let (client, server) = (context.client.ip(), context.server);
@@ -355,13 +356,13 @@ impl HttpState {
     /// # Panics
     /// When it cannot be stored.
     pub(super) fn store_page(&self, path: &str) {
-        use super::wire::{Requests, ResponseHead, What};
+        use super::wire::{MessagePart, Requests, ResponseHead};
         let cache = self.cache.as_ref().expect("the calendar is known");
         let request = format!("GET {path} HTTP/1.1\r\nHost: web\r\n\r\n");
         let step = Requests::new()
             .step(request.as_bytes())
             .map(|step| step.what);
-        let Ok(What::Head(head, _)) = step else {
+        let Ok(MessagePart::Head(head, _)) = step else {
             panic!("the request has a head");
         };
         let response = "HTTP/1.1 200 OK\r\nCache-Control: max-age=86400\r\n\r\n";
@@ -369,7 +370,7 @@ impl HttpState {
         let key = cache.key(&head).expect("the URL has one reading");
         let wall = cache.wall(self.now);
         let stored = cache.with(|shared| {
-            let content = (Content::default(), 0);
+            let content = (SharedContent::default(), 0);
             (shared.index).store(wall, wall, &key, (&head, &response), content)
         });
         stored.expect("it may be stored");
@@ -378,14 +379,14 @@ impl HttpState {
 
 /// A moment of the engine's clock, and which one on the calendar it was.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Calendar {
+pub(super) struct HttpCalendar {
     /// The engine's time.
     pub(super) now: Time,
     /// The same moment, since 1970.
     pub(super) since_1970: Duration,
 }
 
-impl Calendar {
+impl HttpCalendar {
     pub(super) fn wall(self, now: Time) -> WallTime {
         let moment = self.since_1970 + now.since(self.now);
         WallTime(moment.as_millis() as u64)
@@ -394,12 +395,12 @@ impl Calendar {
 
 /// Where the content of a stored response is.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Content {
+pub(super) struct SharedContent {
     /// In the dictionary; `None` where there is no content.
     pub(super) handle: Option<ContentHandle>,
 }
 
-impl cache::Content for Content {
+impl cache::Content for SharedContent {
     fn held(&self) -> usize {
         self.handle
             .as_ref()
@@ -419,15 +420,15 @@ impl cache::Content for Content {
 
 /// The index of stored responses, and the time on the calendar.
 #[derive(Debug)]
-pub(super) struct Shared {
-    calendar: Calendar,
+pub(super) struct HttpSharedState {
+    calendar: HttpCalendar,
     /// The stored responses.
-    pub(super) index: Index<Content>,
+    pub(super) index: CacheIndex<SharedContent>,
     /// Requests that wait for the response to another.
     pub(super) collapse: CollapseTable,
 }
 
-impl Shared {
+impl HttpSharedState {
     /// Appends to the log what has changed, and what it wants of all that is stored.
     fn follow(
         &mut self,
@@ -436,15 +437,15 @@ impl Shared {
         snapshot: &mut Option<(u64, Option<u64>)>,
     ) {
         let index = &mut self.index;
-        let append = |log: &mut SealedLog, index: &Index<Content>, id| {
+        let append = |log: &mut SealedLog, index: &CacheIndex<SharedContent>, id| {
             if let Some(record) = index.record(id) {
                 log.append(now, log::STORED, &record);
             }
         };
         while let Some(change) = index.poll_change() {
             match change {
-                Change::Stored(id) => append(log, index, id),
-                Change::Removed(id) => log.append(now, log::REMOVED, &log::emit_removed(id)),
+                IndexChange::Stored(id) => append(log, index, id),
+                IndexChange::Removed(id) => log.append(now, log::REMOVED, &log::emit_removed(id)),
             }
         }
         while let Some(number) = log.wants_snapshot() {
@@ -469,20 +470,20 @@ pub(super) struct SharedCache {
     flow: Option<u64>,
     /// The names that the server has proved to have; `None` for a connection without TLS, where none does.
     proved: Option<Arc<OriginFacts>>,
-    shared: SharedHandle<Shared>,
+    shared: SharedHandle<HttpSharedState>,
 }
 
 impl SharedCache {
     /// An empty cache, for no server yet, whose index holds at most `memory_max` bytes.
-    pub(super) fn new(calendar: Calendar, memory_max: usize) -> Self {
+    pub(super) fn new(calendar: HttpCalendar, memory_max: usize) -> Self {
         // A million responses a millisecond are not stored, so that the next run begins above them.
         let first_id = (calendar.since_1970.as_millis() as u64) << 20;
-        let index = Index::new(memory_max, first_id);
+        let index = CacheIndex::new(memory_max, first_id);
         Self {
             server: SocketAddr::from(([0, 0, 0, 0], 0)),
             flow: None,
             proved: None,
-            shared: SharedHandle::new(Shared {
+            shared: SharedHandle::new(HttpSharedState {
                 calendar,
                 index,
                 collapse: CollapseTable::default(),
@@ -517,7 +518,7 @@ impl SharedCache {
     }
 
     /// Works on what is shared.
-    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Shared) -> R) -> R {
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut HttpSharedState) -> R) -> R {
         self.shared.with(work)
     }
 
@@ -532,15 +533,15 @@ impl SharedCache {
     }
 
     /// The key of a request on this flow.
-    pub(super) fn key(&self, head: &super::wire::RequestHead) -> Option<Key> {
+    pub(super) fn key(&self, head: &super::wire::RequestHead) -> Option<CacheKey> {
         let Some(proved) = &self.proved else {
-            return Key::of(self.server, Scheme::Http, head);
+            return CacheKey::of(self.server, UrlScheme::Http, head);
         };
         // A host that the server has not proved to be is none of this connection's.
         let host = std::str::from_utf8(head.fields.single("host")?).ok()?;
         let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
         let is_proved = proved.covers(&host.to_ascii_lowercase());
-        let key = is_proved.then(|| Key::of(self.server, Scheme::Https, head));
+        let key = is_proved.then(|| CacheKey::of(self.server, UrlScheme::Https, head));
         key.flatten()
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use vocab::{FlowSegment, SeededRandom, Time};
 
-use super::config::{INDEX_MAX, Settings};
+use super::config::{HttpSettings, INDEX_MAX};
 use super::shared::HttpState;
-use super::wire::{Expectation, Reader, Requests, Responses, What};
+use super::wire::{BodyExpectation, MessagePart, MessageReader, Requests, Responses};
 use crate::AcceleratorInput;
 use crate::shared::testing::MemoryFiles;
 use crate::shared::{SharedInput, SharedOutput, SharedState, StartContext, StateKey};
@@ -50,9 +50,9 @@ pub fn conversation() -> [Vec<AcceleratorInput>; 2] {
 #[must_use]
 pub fn index_files(key: StateKey, since_1970: Duration, count: usize) -> MemoryFiles {
     let mut files = MemoryFiles::default();
-    let settings = Settings {
+    let settings = HttpSettings {
         is_on: true,
-        ..Settings::default()
+        ..HttpSettings::default()
     };
     let mut state = HttpState::new(
         settings,
@@ -89,7 +89,11 @@ pub fn framing(bytes: &[u8]) {
     let requests = |pieces: &[&[u8]]| follow(Requests::new(), pieces);
     let responses = |pieces: &[&[u8]]| {
         let mut reader = Responses::new();
-        for expectation in [Expectation::Usual, Expectation::NoBody, Expectation::Usual] {
+        for expectation in [
+            BodyExpectation::Usual,
+            BodyExpectation::NoBody,
+            BodyExpectation::Usual,
+        ] {
             reader.expect(expectation);
         }
         follow(reader, pieces)
@@ -108,7 +112,7 @@ pub fn framing(bytes: &[u8]) {
 
 /// The bytes of each kind: heads, payload; and the fault.
 fn follow<H: super::wire::Head>(
-    mut reader: Reader<H>,
+    mut reader: MessageReader<H>,
     pieces: &[&[u8]],
 ) -> (usize, Vec<u8>, Option<String>) {
     let (mut heads, mut payload) = (0, Vec::new());
@@ -123,9 +127,9 @@ fn follow<H: super::wire::Head>(
             let (run, rest) = piece.split_at(step.length);
             piece = rest;
             match step.what {
-                What::Head(..) => heads += 1,
-                What::Payload | What::Opaque => payload.extend_from_slice(run),
-                What::PartOfHead | What::Control => {}
+                MessagePart::Head(..) => heads += 1,
+                MessagePart::Payload | MessagePart::Opaque => payload.extend_from_slice(run),
+                MessagePart::PartOfHead | MessagePart::Control => {}
             }
         }
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use vocab::{SeededRandom, SegmentKind, Time};
 
-use super::far::Far;
-use super::near::Near;
+use super::far::HttpFarHalf;
+use super::near::HttpNearHalf;
 use super::reasons;
 use super::shared::SharedCache;
 use super::testing::{REQUESTS, RESPONSES};
@@ -20,9 +20,9 @@ use crate::{
 };
 
 /// Both halves, and what the hosts have got.
-struct Pair {
+struct HttpHalfPair {
     /// `None` once they have been let go.
-    halves: Option<(Near, Far)>,
+    halves: Option<(HttpNearHalf, HttpFarHalf)>,
     let_go: Option<ReasonCode>,
     to_server: Vec<u8>,
     to_client: Vec<u8>,
@@ -31,7 +31,7 @@ struct Pair {
     /// Payload that crossed, towards the server and towards the client.
     payload: [Vec<u8>; 2],
     closed: Option<ReasonCode>,
-    contents: Contents,
+    contents: ContentFixture,
     now: Time,
     /// The number of the flow.
     flow: u64,
@@ -39,14 +39,14 @@ struct Pair {
 
 /// A dictionary for the near half: a handle is the body itself.
 #[derive(Default)]
-pub(super) struct Contents {
+pub(super) struct ContentFixture {
     storing: BTreeMap<ContentId, Vec<u8>>,
     pub(super) reports: VecDeque<ContentReport>,
     /// How many pieces of a body are there until it is gone.
     gone_after: Option<usize>,
 }
 
-impl Contents {
+impl ContentFixture {
     pub(super) fn take(&mut self, request: ContentRequest) {
         match request {
             ContentRequest::Store { id } => drop(self.storing.insert(id, Vec::new())),
@@ -84,14 +84,14 @@ impl Contents {
     }
 }
 
-impl Pair {
+impl HttpHalfPair {
     fn new() -> Self {
         Self::with(None)
     }
 
     fn with(cache: Option<SharedCache>) -> Self {
         let mut pair = Self {
-            halves: Some((Near::new(cache), Far::new())),
+            halves: Some((HttpNearHalf::new(cache), HttpFarHalf::new())),
             let_go: None,
             to_server: Vec::new(),
             to_client: Vec::new(),
@@ -99,7 +99,7 @@ impl Pair {
             server_finished: false,
             payload: [Vec::new(), Vec::new()],
             closed: None,
-            contents: Contents::default(),
+            contents: ContentFixture::default(),
             now: Time::ZERO,
             flow: 0,
         };
@@ -202,7 +202,7 @@ fn pieces<'a>(mut bytes: &'a [u8], random: &mut SeededRandom) -> Vec<&'a [u8]> {
 fn a_conversation_passes_unchanged_with_bodies_as_payload() {
     let mut random = SeededRandom::from_seed(1);
     for _ in 0..200 {
-        let mut pair = Pair::new();
+        let mut pair = HttpHalfPair::new();
         for piece in pieces(REQUESTS, &mut random) {
             pair.say(WanEnd::Near, piece);
         }
@@ -221,7 +221,7 @@ fn a_conversation_passes_unchanged_with_bodies_as_payload() {
 
 #[test]
 fn a_response_is_passed_on_before_it_is_whole() {
-    let mut pair = Pair::new();
+    let mut pair = HttpHalfPair::new();
     pair.say(WanEnd::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let begin = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n";
     pair.say(WanEnd::Far, begin);
@@ -234,7 +234,7 @@ fn a_response_is_passed_on_before_it_is_whole() {
 fn an_ambiguous_request_is_let_go_when_the_responses_before_it_have_ended() {
     let first = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let second = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab";
-    let mut pair = Pair::new();
+    let mut pair = HttpHalfPair::new();
     pair.say(WanEnd::Near, &[&first[..], second].concat());
     assert_eq!(pair.to_server, [&first[..], second].concat());
     assert_eq!(pair.let_go, None);
@@ -252,7 +252,7 @@ fn an_ambiguous_request_is_let_go_when_the_responses_before_it_have_ended() {
 
 #[test]
 fn tunnels_and_upgrades_are_let_go() {
-    let mut pair = Pair::new();
+    let mut pair = HttpHalfPair::new();
     pair.say(
         WanEnd::Near,
         b"CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n\x16\x03",
@@ -263,7 +263,7 @@ fn tunnels_and_upgrades_are_let_go() {
         b"CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n\x16\x03"
     );
 
-    let mut pair = Pair::new();
+    let mut pair = HttpHalfPair::new();
     pair.say(WanEnd::Near, b"GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\r\n");
     assert_eq!(pair.let_go, None);
     let switched = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n\x81\x05hello";
@@ -274,7 +274,7 @@ fn tunnels_and_upgrades_are_let_go() {
 
 #[test]
 fn a_declined_upgrade_goes_on_as_http() {
-    let mut pair = Pair::new();
+    let mut pair = HttpHalfPair::new();
     let request = b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n";
     let response = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
     for _ in 0..2 {
@@ -292,7 +292,7 @@ fn a_declined_upgrade_goes_on_as_http() {
 
 #[test]
 fn a_server_that_speaks_no_http_is_let_go() {
-    let mut pair = Pair::new();
+    let mut pair = HttpHalfPair::new();
     pair.say(WanEnd::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     for piece in [&b"HT"[..], b"TP/1.1 2", b"x nonsense\r\nand more"] {
         pair.say(WanEnd::Far, piece);
@@ -303,7 +303,7 @@ fn a_server_that_speaks_no_http_is_let_go() {
 
 #[test]
 fn a_head_that_never_ends_is_put_out_at_the_end_of_the_stream() {
-    let mut pair = Pair::new();
+    let mut pair = HttpHalfPair::new();
     pair.say(WanEnd::Near, b"GET / HT");
     pair.tell(WanEnd::Near, AcceleratorInput::LanFinished);
     assert_eq!(pair.to_server, b"GET / HT");
@@ -317,7 +317,7 @@ fn bent_streams_pass_unchanged() {
     let mut let_go = 0;
     for _ in 0..3_000 {
         let (asked, answered) = (bent(REQUESTS, &mut random), bent(RESPONSES, &mut random));
-        let mut pair = Pair::new();
+        let mut pair = HttpHalfPair::new();
         let mut said = [pieces(&asked, &mut random), pieces(&answered, &mut random)];
         said.iter_mut().for_each(|said| said.reverse());
         while said.iter().any(|said| !said.is_empty()) {

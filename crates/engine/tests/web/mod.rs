@@ -68,11 +68,11 @@ struct WebWorld {
 }
 
 impl WebWorld {
-    fn new(settings: http::Settings) -> Self {
+    fn new(settings: http::HttpSettings) -> Self {
         Self::over(TestPath::default(), settings)
     }
 
-    fn over(path: TestPath, settings: http::Settings) -> Self {
+    fn over(path: TestPath, settings: http::HttpSettings) -> Self {
         let mut policy = FlowPolicy::default();
         policy.accelerators.set(&http::ENTRY, Arc::new(settings));
         let setting = WorldSettings {
@@ -133,7 +133,7 @@ impl WebWorld {
     }
 }
 
-const ON: http::Settings = http::Settings {
+const ON: http::HttpSettings = http::HttpSettings {
     is_on: true,
     caches: true,
     tls: None,
@@ -313,7 +313,7 @@ fn emptied_dictionary_takes_the_index_with_it() {
     // Where nothing is stored any more, nothing stays on disk.
     web.world.run_for(Duration::from_secs(5));
     assert_eq!(files(&web), ["index-00000002"]);
-    let off = http::Settings {
+    let off = http::HttpSettings {
         caches: false,
         ..ON
     };
@@ -328,7 +328,7 @@ fn emptied_dictionary_takes_the_index_with_it() {
 /// Without a cache nothing is answered here, and the same content is a reference in spite of other heads.
 #[test]
 fn changing_heads_do_not_prevent_content_matches() {
-    let mut web = WebWorld::new(http::Settings {
+    let mut web = WebWorld::new(http::HttpSettings {
         is_on: true,
         caches: false,
         ..ON

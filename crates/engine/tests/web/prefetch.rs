@@ -26,15 +26,15 @@ fn path() -> TestPath {
     }
 }
 
-fn on() -> http::Settings {
-    http::Settings {
+fn on() -> http::HttpSettings {
+    http::HttpSettings {
         is_on: true,
-        ..http::Settings::default()
+        ..http::HttpSettings::default()
     }
 }
 
-fn without_prefetch() -> http::Settings {
-    http::Settings {
+fn without_prefetch() -> http::HttpSettings {
+    http::HttpSettings {
         prefetch: http::PrefetchSettings::OFF,
         ..on()
     }
@@ -99,7 +99,7 @@ fn objects() -> usize {
     1 + SHEETS + IMAGES + IMAGES_OF_SHEETS
 }
 
-fn world(settings: http::Settings) -> WebWorld {
+fn world(settings: http::HttpSettings) -> WebWorld {
     let web = WebWorld::over(path(), settings);
     put_page(&web, FRESH);
     web
@@ -143,7 +143,7 @@ fn asked_at_most(web: &WebWorld) -> usize {
 
 #[test]
 fn page_is_loaded_in_few_round_trips() {
-    let mut off = world(http::Settings::default());
+    let mut off = world(http::HttpSettings::default());
     let (took_off, line_off) = load(&mut off, &mut Browser::new("c=1"));
     let mut cached = world(without_prefetch());
     let (took_cached, line_cached) = load(&mut cached, &mut Browser::new("c=1"));

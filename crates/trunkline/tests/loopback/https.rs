@@ -24,7 +24,7 @@ const PORT: u16 = 443;
 
 /// Whether the server's certificate is valid.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Validity {
+enum CertificateValidity {
     Valid,
     Expired,
 }
@@ -38,7 +38,7 @@ struct HttpsSites {
 
 impl HttpsSites {
     /// `None` where this test may not listen at the port for HTTPS.
-    fn start(test: u8, validity: Validity) -> Option<Self> {
+    fn start(test: u8, validity: CertificateValidity) -> Option<Self> {
         let sites = TestSites::new(test, "400Mbit");
         let address = sites.far();
         let listener = match TcpListener::bind((address, PORT)) {
@@ -144,7 +144,7 @@ impl HttpsSites {
 }
 
 /// A server's configuration, and its authority's certificate.
-fn server_config(validity: Validity) -> (Arc<ServerConfig>, String) {
+fn server_config(validity: CertificateValidity) -> (Arc<ServerConfig>, String) {
     let authority_key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -155,7 +155,7 @@ fn server_config(validity: Validity) -> (Arc<ServerConfig>, String) {
     let issuer = Issuer::new(authority, authority_key);
     let key = KeyPair::generate().unwrap();
     let mut leaf = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
-    if validity == Validity::Expired {
+    if validity == CertificateValidity::Expired {
         leaf.not_after = rcgen::date_time_ymd(2020, 1, 1);
     }
     let leaf = leaf.signed_by(&key, &issuer).unwrap();
@@ -221,7 +221,7 @@ fn saved(path: &Path) -> Vec<u8> {
 
 #[test]
 fn curl_gets_identical_bytes_by_both_versions() {
-    let Some(https) = HttpsSites::start(24, Validity::Valid) else {
+    let Some(https) = HttpsSites::start(24, CertificateValidity::Valid) else {
         return;
     };
     let file = https.sites.path_of("got");
@@ -259,7 +259,7 @@ fn curl_gets_identical_bytes_by_both_versions() {
 
 #[test]
 fn many_streams_of_one_client_are_whole() {
-    let Some(https) = HttpsSites::start(25, Validity::Valid) else {
+    let Some(https) = HttpsSites::start(25, CertificateValidity::Valid) else {
         return;
     };
     let mut arguments = vec![
@@ -285,7 +285,7 @@ fn many_streams_of_one_client_are_whole() {
 
 #[test]
 fn uploads_pass_by_both_versions() {
-    let Some(https) = HttpsSites::start(26, Validity::Valid) else {
+    let Some(https) = HttpsSites::start(26, CertificateValidity::Valid) else {
         return;
     };
     let upload = https.sites.path_of("upload");
@@ -317,7 +317,7 @@ fn uploads_pass_by_both_versions() {
 /// Exit code 60 of curl: the peer's certificate cannot be verified.
 #[test]
 fn an_expired_origin_stays_expired_for_curl() {
-    let Some(https) = HttpsSites::start(27, Validity::Expired) else {
+    let Some(https) = HttpsSites::start(27, CertificateValidity::Expired) else {
         return;
     };
     for _ in 0..2 {
@@ -333,7 +333,7 @@ fn an_expired_origin_stays_expired_for_curl() {
 
 #[test]
 fn a_pinned_client_is_left_alone_after_its_alert() {
-    let Some(https) = HttpsSites::start(28, Validity::Valid) else {
+    let Some(https) = HttpsSites::start(28, CertificateValidity::Valid) else {
         return;
     };
     let url = format!("https://{NAME}/page-30000");
@@ -352,7 +352,7 @@ fn a_pinned_client_is_left_alone_after_its_alert() {
 
 #[test]
 fn names_that_are_not_listed_pass_untouched() {
-    let Some(https) = HttpsSites::start(29, Validity::Valid) else {
+    let Some(https) = HttpsSites::start(29, CertificateValidity::Valid) else {
         return;
     };
     let resolve = format!("bank.example:{PORT}:{}", https.address);

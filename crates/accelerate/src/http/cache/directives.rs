@@ -4,7 +4,7 @@
 //! strictest reading: of two spans the shorter, of a malformed span none at all.
 
 use super::structured;
-use crate::http::wire::{Fields, is_token};
+use crate::http::wire::{FieldSection, is_token};
 
 /// The longest span that is told apart from longer ones (RFC 9111 §1.2.2, Delta Seconds).
 const LONGEST_S: u64 = 1 << 31;
@@ -22,7 +22,7 @@ const SPANS: [&[u8]; 4] = [
 
 /// The cache directives of a request or a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Directives {
+pub(super) struct CacheDirectives {
     /// Spans in seconds.
     pub(super) max_age: Option<u64>,
     pub(super) s_maxage: Option<u64>,
@@ -43,9 +43,9 @@ pub(super) struct Directives {
     pub(super) is_targeted: bool,
 }
 
-impl Directives {
+impl CacheDirectives {
     /// Reads those of a request. Pragma counts where there is no Cache-Control (RFC 9111 §5.4).
-    pub(super) fn of_request(fields: &Fields) -> Self {
+    pub(super) fn of_request(fields: &FieldSection) -> Self {
         let mut found = Self::cache_control(fields);
         if !fields.has("cache-control") {
             let mut members = fields.list("pragma");
@@ -55,7 +55,7 @@ impl Directives {
     }
 
     /// Reads those of a response.
-    pub(super) fn of_response(fields: &Fields) -> Self {
+    pub(super) fn of_response(fields: &FieldSection) -> Self {
         let mut targeted = TARGETED
             .iter()
             .filter_map(|name| Self::targeted(fields, name));
@@ -64,7 +64,7 @@ impl Directives {
             .unwrap_or_else(|| Self::cache_control(fields))
     }
 
-    fn cache_control(fields: &Fields) -> Self {
+    fn cache_control(fields: &FieldSection) -> Self {
         let mut found = Self::default();
         for member in fields.list("cache-control") {
             let equals = member.iter().position(|byte| *byte == b'=');
@@ -82,7 +82,7 @@ impl Directives {
     }
 
     /// RFC 9213 §2.2: a field that is no dictionary of RFC 8941, or an empty one, is ignored.
-    fn targeted(fields: &Fields, name: &str) -> Option<Self> {
+    fn targeted(fields: &FieldSection, name: &str) -> Option<Self> {
         let lines: Vec<&[u8]> = fields.all(name).collect();
         let members = structured::dictionary(&lines.join(&b", "[..]))?;
         if members.is_empty() {
@@ -94,14 +94,16 @@ impl Directives {
         };
         for (name, value) in members {
             match value {
-                structured::Item::Integer(number) => {
+                structured::StructuredItem::Integer(number) => {
                     found.add(&name, Some(number.to_string().as_bytes()));
                 }
-                structured::Item::True => found.add(&name, None),
+                structured::StructuredItem::True => found.add(&name, None),
                 // A span that is none: the field is not meant for readers like this one.
-                structured::Item::Other if SPANS.contains(&name.as_slice()) => return None,
+                structured::StructuredItem::Other if SPANS.contains(&name.as_slice()) => {
+                    return None;
+                }
                 // Strictly read: `private="set-cookie"` is private, too.
-                structured::Item::Other => found.add(&name, None),
+                structured::StructuredItem::Other => found.add(&name, None),
             }
         }
         Some(found)

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use bytes::Bytes;
 
-use super::directives::Directives;
-use super::key::Key;
-use super::policy::{self, Freshness, NotStored};
-use super::stored::{Conditions, Stored, Validators, head_to_store};
+use super::directives::CacheDirectives;
+use super::key::CacheKey;
+use super::policy::{self, NotStored, ResponseFreshness};
+use super::stored::{RequestConditions, ResponseValidators, StoredResponse, head_to_store};
 use super::{Content, WallTime, log};
 use crate::http::wire::{RequestHead, ResponseHead};
 use crate::shared::PurgeCount;
@@ -24,18 +24,18 @@ const CLOCK_STEP_MS: u64 = 60_000;
 
 /// The stored responses of one node.
 #[derive(Debug)]
-pub(crate) struct Index<H> {
-    urls: HashMap<Key, Vec<Variant<H>>>,
+pub(crate) struct CacheIndex<H> {
+    urls: HashMap<CacheKey, Vec<StoredVariant<H>>>,
     /// By the number that each has in the log.
-    ids: BTreeMap<u64, Key>,
+    ids: BTreeMap<u64, CacheKey>,
     /// The number of the next response that is stored, unless a higher one is there.
     next_id: u64,
     /// What the log is still to be told.
-    changes: VecDeque<Change>,
+    changes: VecDeque<IndexChange>,
     /// While the index of an earlier run is read back: the keys of which this run knows better.
-    learned: Option<HashSet<Key>>,
+    learned: Option<HashSet<CacheKey>>,
     /// By when they were last used: key and number of the variant.
-    order: BTreeMap<u64, Key>,
+    order: BTreeMap<u64, CacheKey>,
     uses: u64,
     held: usize,
     /// Bytes of memory for keys, heads and handles at most.
@@ -43,16 +43,16 @@ pub(crate) struct Index<H> {
 }
 
 #[derive(Debug)]
-struct Variant<H> {
+struct StoredVariant<H> {
     id: u64,
-    stored: Stored<H>,
+    stored: StoredResponse<H>,
     /// Its place in the order.
     used: u64,
 }
 
 /// A change that a log of the index has to follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum IndexChange {
     /// The response of this number is new, or another than before.
     Stored(u64),
     /// The response of this number is gone.
@@ -65,16 +65,16 @@ pub(crate) enum LookUp<H> {
     /// Nothing that could be used.
     Miss,
     /// It answers the request.
-    Fresh(Stored<H>),
+    Fresh(StoredResponse<H>),
     /// It answers the request, and is to be asked for anew meanwhile (RFC 5861 §3).
-    StaleWhileRevalidate(Stored<H>),
+    StaleWhileRevalidate(StoredResponse<H>),
     /// It answers the request if the server says that it still holds.
-    Stale(Stored<H>),
+    Stale(StoredResponse<H>),
     /// The client wants nothing that has to be asked for (RFC 9111 §5.2.1.7): 504.
     NotCached,
 }
 
-impl<H: Content> Index<H> {
+impl<H: Content> CacheIndex<H> {
     /// An empty one. Numbers of responses begin at `first_id`, which is higher than in any earlier run.
     pub(crate) fn new(memory_max: usize, first_id: u64) -> Self {
         Self {
@@ -91,8 +91,13 @@ impl<H: Content> Index<H> {
     }
 
     /// Looks for a stored response to a GET or a HEAD (RFC 9111 §4, Constructing Responses from Caches).
-    pub(crate) fn look_up(&mut self, now: WallTime, key: &Key, request: &RequestHead) -> LookUp<H> {
-        let asked = Directives::of_request(&request.fields);
+    pub(crate) fn look_up(
+        &mut self,
+        now: WallTime,
+        key: &CacheKey,
+        request: &RequestHead,
+    ) -> LookUp<H> {
+        let asked = CacheDirectives::of_request(&request.fields);
         let missing = match asked.only_if_cached {
             true => LookUp::NotCached,
             false => LookUp::Miss,
@@ -102,11 +107,13 @@ impl<H: Content> Index<H> {
         };
         let stored = variant.stored.clone();
         match usable(now, &stored.freshness, &asked) {
-            Use::Now => LookUp::Fresh(stored),
-            Use::WhileRevalidating if !asked.only_if_cached => LookUp::StaleWhileRevalidate(stored),
-            Use::WhileRevalidating => LookUp::Fresh(stored),
-            Use::AfterValidation if asked.only_if_cached => LookUp::NotCached,
-            Use::AfterValidation => LookUp::Stale(stored),
+            VariantUse::Now => LookUp::Fresh(stored),
+            VariantUse::WhileRevalidating if !asked.only_if_cached => {
+                LookUp::StaleWhileRevalidate(stored)
+            }
+            VariantUse::WhileRevalidating => LookUp::Fresh(stored),
+            VariantUse::AfterValidation if asked.only_if_cached => LookUp::NotCached,
+            VariantUse::AfterValidation => LookUp::Stale(stored),
         }
     }
 
@@ -115,16 +122,16 @@ impl<H: Content> Index<H> {
         &mut self,
         asked: WallTime,
         answered: WallTime,
-        key: &Key,
+        key: &CacheKey,
         exchange: (&RequestHead, &ResponseHead),
         content: (H, u64),
     ) -> Result<(), NotStored> {
         let (request, response) = exchange;
-        let freshness = Freshness::of(response, key, asked, answered);
+        let freshness = ResponseFreshness::of(response, key, asked, answered);
         let selection = policy::storing(request, response, &freshness)?;
         self.remove_selected(key, request);
         self.learn(key);
-        let stored = Stored {
+        let stored = StoredResponse {
             head: head_to_store(response),
             selection,
             freshness,
@@ -144,10 +151,10 @@ impl<H: Content> Index<H> {
         &self,
         asked: WallTime,
         answered: WallTime,
-        key: &Key,
+        key: &CacheKey,
         exchange: (&RequestHead, &ResponseHead),
     ) -> Result<(), NotStored> {
-        let freshness = Freshness::of(exchange.1, key, asked, answered);
+        let freshness = ResponseFreshness::of(exchange.1, key, asked, answered);
         policy::storing(exchange.0, exchange.1, &freshness).map(|_| ())
     }
 
@@ -157,15 +164,15 @@ impl<H: Content> Index<H> {
         &mut self,
         asked: WallTime,
         answered: WallTime,
-        key: &Key,
+        key: &CacheKey,
         exchange: (&RequestHead, &ResponseHead),
-        conditions: Conditions,
-    ) -> Option<Stored<H>> {
+        conditions: RequestConditions,
+    ) -> Option<StoredResponse<H>> {
         let (request, update) = exchange;
         self.learn(key);
-        let found = Validators::of(&update.fields);
+        let found = ResponseValidators::of(&update.fields);
         let variants = self.urls.get_mut(key)?;
-        let speaks_of = |variant: &&mut Variant<H>| {
+        let speaks_of = |variant: &&mut StoredVariant<H>| {
             variant.stored.selection.selects(&request.fields)
                 && variant.stored.validators().match_304(&found, conditions)
         };
@@ -173,7 +180,7 @@ impl<H: Content> Index<H> {
         let before = variant.stored.held();
         variant.stored.update(update, key, asked, answered);
         self.held = self.held + variant.stored.held() - before;
-        self.changes.push_back(Change::Stored(variant.id));
+        self.changes.push_back(IndexChange::Stored(variant.id));
         let stored = variant.stored.clone();
         // What may no longer be stored goes, after this use.
         if policy::storing(request, &stored.head, &stored.freshness).is_err() {
@@ -184,7 +191,7 @@ impl<H: Content> Index<H> {
 
     /// Forgets what a request would be answered with, because a newer response to it is not stored or its
     /// content is gone.
-    pub(crate) fn remove_selected(&mut self, key: &Key, request: &RequestHead) {
+    pub(crate) fn remove_selected(&mut self, key: &CacheKey, request: &RequestHead) {
         self.learn(key);
         let Some(variants) = self.urls.get_mut(key) else {
             return;
@@ -196,7 +203,7 @@ impl<H: Content> Index<H> {
                     let variant = variants.remove(at);
                     self.order.remove(&variant.used);
                     self.ids.remove(&variant.id);
-                    self.changes.push_back(Change::Removed(variant.id));
+                    self.changes.push_back(IndexChange::Removed(variant.id));
                     self.held -= variant.stored.held();
                 }
                 false => at += 1,
@@ -207,7 +214,12 @@ impl<H: Content> Index<H> {
 
     /// RFC 9111 §4.4 (Invalidating Stored Responses): after an unsafe request that did not fail, for its
     /// URL and those of the same origin that the response names.
-    pub(crate) fn invalidate(&mut self, key: &Key, request: &RequestHead, response: &ResponseHead) {
+    pub(crate) fn invalidate(
+        &mut self,
+        key: &CacheKey,
+        request: &RequestHead,
+        response: &ResponseHead,
+    ) {
         let is_safe = matches!(request.method(), b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE");
         if is_safe || !(200..400).contains(&response.status) {
             return;
@@ -226,7 +238,7 @@ impl<H: Content> Index<H> {
     /// Removes the stored responses of all servers whose URLs begin with `prefix`.
     pub(crate) fn purge(&mut self, prefix: &[u8]) -> PurgeCount {
         let keys = self.urls.keys().filter(|key| key.url.starts_with(prefix));
-        let mut keys: Vec<Key> = keys.cloned().collect();
+        let mut keys: Vec<CacheKey> = keys.cloned().collect();
         keys.sort_unstable();
         let mut purged = PurgeCount::default();
         for key in &keys {
@@ -249,7 +261,7 @@ impl<H: Content> Index<H> {
     }
 
     /// The next change that a log has to follow.
-    pub(crate) fn poll_change(&mut self) -> Option<Change> {
+    pub(crate) fn poll_change(&mut self) -> Option<IndexChange> {
         let change = self.changes.pop_front();
         if change.is_none() && self.changes.capacity() > 1_024 {
             self.changes = VecDeque::new();
@@ -339,7 +351,7 @@ impl<H: Content> Index<H> {
     }
 
     /// This run knows better than the log of an earlier one what is stored under this key.
-    fn learn(&mut self, key: &Key) {
+    fn learn(&mut self, key: &CacheKey) {
         let Some(learned) = &mut self.learned else {
             return;
         };
@@ -374,9 +386,10 @@ impl<H: Content> Index<H> {
     }
 
     /// The variant for a request: the newest that fits (RFC 9111 §4.1).
-    fn select(&mut self, key: &Key, request: &RequestHead) -> Option<&mut Variant<H>> {
+    fn select(&mut self, key: &CacheKey, request: &RequestHead) -> Option<&mut StoredVariant<H>> {
         let variants = self.urls.get_mut(key)?;
-        let fits = |variant: &&mut Variant<H>| variant.stored.selection.selects(&request.fields);
+        let fits =
+            |variant: &&mut StoredVariant<H>| variant.stored.selection.selects(&request.fields);
         let variant = variants.iter_mut().rev().find(fits)?;
         self.order.remove(&variant.used);
         self.uses += 1;
@@ -385,10 +398,10 @@ impl<H: Content> Index<H> {
         Some(variant)
     }
 
-    fn insert(&mut self, key: &Key, id: u64, stored: Stored<H>) {
+    fn insert(&mut self, key: &CacheKey, id: u64, stored: StoredResponse<H>) {
         self.uses += 1;
         self.ids.insert(id, key.clone());
-        self.changes.push_back(Change::Stored(id));
+        self.changes.push_back(IndexChange::Stored(id));
         self.order.insert(self.uses, key.clone());
         self.held += stored.held();
         let used = self.uses;
@@ -401,7 +414,7 @@ impl<H: Content> Index<H> {
         };
         // Those of earlier runs are not read back in their order.
         let place = variants.partition_point(|variant| variant.id < id);
-        variants.insert(place, Variant { id, stored, used });
+        variants.insert(place, StoredVariant { id, stored, used });
         if variants.len() > VARIANTS_MAX {
             let oldest = variants.iter().map(|variant| variant.used).min();
             oldest
@@ -411,7 +424,7 @@ impl<H: Content> Index<H> {
         self.shrink(self.memory_max);
     }
 
-    fn remove(&mut self, key: &Key) -> usize {
+    fn remove(&mut self, key: &CacheKey) -> usize {
         let Some(variants) = self.urls.remove(key) else {
             return 0;
         };
@@ -419,13 +432,13 @@ impl<H: Content> Index<H> {
         for variant in &variants {
             self.order.remove(&variant.used);
             self.ids.remove(&variant.id);
-            self.changes.push_back(Change::Removed(variant.id));
+            self.changes.push_back(IndexChange::Removed(variant.id));
             self.held -= variant.stored.held();
         }
         variants.len()
     }
 
-    fn remove_used(&mut self, key: &Key, used: u64) {
+    fn remove_used(&mut self, key: &CacheKey, used: u64) {
         self.order.remove(&used);
         let Some(variants) = self.urls.get_mut(key) else {
             return;
@@ -433,13 +446,13 @@ impl<H: Content> Index<H> {
         if let Some(at) = variants.iter().position(|variant| variant.used == used) {
             let variant = variants.remove(at);
             self.ids.remove(&variant.id);
-            self.changes.push_back(Change::Removed(variant.id));
+            self.changes.push_back(IndexChange::Removed(variant.id));
             self.held -= variant.stored.held();
         }
         self.drop_if_empty(key);
     }
 
-    fn drop_if_empty(&mut self, key: &Key) {
+    fn drop_if_empty(&mut self, key: &CacheKey) {
         if self.urls.get(key).is_some_and(Vec::is_empty) {
             self.urls.remove(key);
             self.held -= key_memory(key);
@@ -448,26 +461,26 @@ impl<H: Content> Index<H> {
 }
 
 /// A key stands in the table of URLs, in the order and among the numbers, which share its bytes.
-fn key_memory(key: &Key) -> usize {
-    key.url.len() + 2 * size_of::<Key>() + 64
+fn key_memory(key: &CacheKey) -> usize {
+    key.url.len() + 2 * size_of::<CacheKey>() + 64
 }
 
-enum Use {
+enum VariantUse {
     Now,
     WhileRevalidating,
     AfterValidation,
 }
 
 /// Decides if a stored response may be used (RFC 9111 §4.2, §4.2.4, §5.2.1).
-fn usable(now: WallTime, freshness: &Freshness, asked: &Directives) -> Use {
+fn usable(now: WallTime, freshness: &ResponseFreshness, asked: &CacheDirectives) -> VariantUse {
     let is_from_future = freshness.response_time.since_ms(now) > CLOCK_STEP_MS;
     if freshness.no_cache || asked.no_cache || is_from_future {
-        return Use::AfterValidation;
+        return VariantUse::AfterValidation;
     }
     let age_ms = freshness.age_ms(now);
     let seconds = |span: u64| span * 1_000;
     if asked.max_age.is_some_and(|most| age_ms > seconds(most)) {
-        return Use::AfterValidation;
+        return VariantUse::AfterValidation;
     }
     let Some(stale_ms) = freshness.stale_for_ms(now) else {
         let left_ms = freshness.lifetime_ms - age_ms;
@@ -475,21 +488,21 @@ fn usable(now: WallTime, freshness: &Freshness, asked: &Directives) -> Use {
             .min_fresh
             .is_none_or(|least| left_ms >= seconds(least))
         {
-            true => Use::Now,
-            false => Use::AfterValidation,
+            true => VariantUse::Now,
+            false => VariantUse::AfterValidation,
         };
     };
     if freshness.must_revalidate || asked.min_fresh.is_some() {
-        return Use::AfterValidation;
+        return VariantUse::AfterValidation;
     }
     if asked
         .max_stale
         .is_some_and(|most| stale_ms <= seconds(most))
     {
-        return Use::Now;
+        return VariantUse::Now;
     }
     match stale_ms < freshness.stale_while_revalidate_ms {
-        true => Use::WhileRevalidating,
-        false => Use::AfterValidation,
+        true => VariantUse::WhileRevalidating,
+        false => VariantUse::AfterValidation,
     }
 }

@@ -11,7 +11,7 @@ use crate::http::wire::RequestHead;
 
 /// The scheme of a connection's URLs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Scheme {
+pub(crate) enum UrlScheme {
     /// Over TCP alone.
     #[default]
     Http,
@@ -19,7 +19,7 @@ pub(crate) enum Scheme {
     Https,
 }
 
-impl Scheme {
+impl UrlScheme {
     /// The beginning of its URLs.
     fn prefix(self) -> &'static [u8] {
         match self {
@@ -47,17 +47,17 @@ impl Scheme {
 
 /// The key of a response, without what Vary adds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Key {
+pub(crate) struct CacheKey {
     /// Where the request went.
     pub(crate) server: SocketAddr,
     /// `http://host/path?query` or with `https`, the host in lower case and without the default port.
     pub(crate) url: Bytes,
 }
 
-impl Key {
+impl CacheKey {
     /// The key of a request to this server; `None` where its URL has two readings, so that neither the
     /// request nor its response takes part in caching.
-    pub(crate) fn of(server: SocketAddr, scheme: Scheme, head: &RequestHead) -> Option<Self> {
+    pub(crate) fn of(server: SocketAddr, scheme: UrlScheme, head: &RequestHead) -> Option<Self> {
         let host = head.fields.single("host").unwrap_or_default();
         let host = authority(scheme, host)?;
         let target = head.target();
@@ -88,7 +88,7 @@ impl Key {
     /// Invalidating Stored Responses).
     pub(crate) fn of_same_origin(&self, reference: &[u8]) -> Option<Self> {
         let url = &self.url[..];
-        let scheme = Scheme::of(url);
+        let scheme = UrlScheme::of(url);
         let prefix = scheme.prefix().len();
         let host = prefix + url[prefix..].iter().position(|byte| *byte == b'/')?;
         let url = match reference {
@@ -128,7 +128,7 @@ impl Key {
 }
 
 /// An authority in lower case, without the default port.
-fn authority(scheme: Scheme, text: &[u8]) -> Option<Vec<u8>> {
+fn authority(scheme: UrlScheme, text: &[u8]) -> Option<Vec<u8>> {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(byte);
     if !text.iter().all(is_part) {
         return None;

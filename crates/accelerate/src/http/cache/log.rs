@@ -8,10 +8,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use bytes::Bytes;
 use vocab::{ByteReader, ByteWriter};
 
-use super::key::Key;
-use super::policy::Freshness;
-use super::stored::Stored;
-use super::vary::Selection;
+use super::key::CacheKey;
+use super::policy::ResponseFreshness;
+use super::stored::StoredResponse;
+use super::vary::VarySelection;
 use super::{Content, WallTime};
 use crate::http::wire::ResponseHead;
 
@@ -24,7 +24,11 @@ const NO_CACHE: u8 = 1;
 const MUST_REVALIDATE: u8 = 2;
 
 /// Writes the record of a stored response.
-pub(crate) fn emit_stored<H: Content>(id: u64, key: &Key, stored: &Stored<H>) -> Bytes {
+pub(crate) fn emit_stored<H: Content>(
+    id: u64,
+    key: &CacheKey,
+    stored: &StoredResponse<H>,
+) -> Bytes {
     let mut writer = ByteWriter::new();
     writer.u64(id);
     match key.server {
@@ -56,7 +60,7 @@ pub(crate) fn emit_stored<H: Content>(id: u64, key: &Key, stored: &Stored<H>) ->
 }
 
 /// Reads the record of a stored response: its number, its key and all about it; `None` if it is none.
-pub(crate) fn parse_stored<H: Content>(body: &Bytes) -> Option<(u64, Key, Stored<H>)> {
+pub(crate) fn parse_stored<H: Content>(body: &Bytes) -> Option<(u64, CacheKey, StoredResponse<H>)> {
     let mut reader = ByteReader::new(body);
     let id = reader.u64().ok()?;
     let (address, scope): (IpAddr, u32) = match reader.u8().ok()? {
@@ -80,7 +84,7 @@ pub(crate) fn parse_stored<H: Content>(body: &Bytes) -> Option<(u64, Key, Stored
         return None;
     }
     let selection = parse_selection(&mut reader)?;
-    let freshness = Freshness {
+    let freshness = ResponseFreshness {
         initial_age_ms: reader.u64().ok()?,
         response_time: WallTime(reader.u64().ok()?),
         lifetime_ms: reader.u64().ok()?,
@@ -90,7 +94,7 @@ pub(crate) fn parse_stored<H: Content>(body: &Bytes) -> Option<(u64, Key, Stored
         must_revalidate: false,
     };
     let flags = reader.u8().ok()?;
-    let freshness = Freshness {
+    let freshness = ResponseFreshness {
         no_cache: flags & NO_CACHE != 0,
         must_revalidate: flags & MUST_REVALIDATE != 0,
         ..freshness
@@ -102,7 +106,7 @@ pub(crate) fn parse_stored<H: Content>(body: &Bytes) -> Option<(u64, Key, Stored
         return None;
     }
     let url = Bytes::copy_from_slice(url);
-    let stored = Stored {
+    let stored = StoredResponse {
         head,
         selection,
         freshness,
@@ -110,10 +114,10 @@ pub(crate) fn parse_stored<H: Content>(body: &Bytes) -> Option<(u64, Key, Stored
         length,
         asked,
     };
-    Some((id, Key { server, url }, stored))
+    Some((id, CacheKey { server, url }, stored))
 }
 
-fn parse_selection(reader: &mut ByteReader<'_>) -> Option<Selection> {
+fn parse_selection(reader: &mut ByteReader<'_>) -> Option<VarySelection> {
     let count = reader.varint().ok()?;
     let mut fields = Vec::new();
     for _ in 0..count {
@@ -128,7 +132,7 @@ fn parse_selection(reader: &mut ByteReader<'_>) -> Option<Selection> {
         }
         fields.push((name.to_vec(), (is_there == 1).then(|| value.to_vec())));
     }
-    Some(Selection { fields })
+    Some(VarySelection { fields })
 }
 
 /// Writes the record of a response that is no longer stored.

@@ -34,10 +34,10 @@ mod vary;
 
 use bytes::Bytes;
 
-pub(crate) use index::{Change, Index, LookUp};
-pub(crate) use key::{Key, Scheme};
+pub(crate) use index::{CacheIndex, IndexChange, LookUp};
+pub(crate) use key::{CacheKey, UrlScheme};
 pub(crate) use prefetched::ResponseReuse;
-pub(crate) use stored::{Conditions, Stored};
+pub(crate) use stored::{RequestConditions, StoredResponse};
 
 /// Of the time for which a response had not changed, one part in so many is heuristically fresh
 /// (RFC 9111 §4.2.2 names 10 %).

@@ -1,9 +1,9 @@
 //! The rules for storing a response, and for how long it may be used (RFC 9111 §3 and §4.2).
 
 use super::date;
-use super::directives::{Directives, delta_seconds};
-use super::key::Key;
-use super::vary::Selection;
+use super::directives::{CacheDirectives, delta_seconds};
+use super::key::CacheKey;
+use super::vary::VarySelection;
 use super::{HEURISTIC_FRACTION, HEURISTIC_MAX_S, WallTime};
 use crate::http::wire::{RequestHead, ResponseHead};
 
@@ -17,7 +17,7 @@ const HEURISTIC: [u16; 11] = [200, 203, 204, 300, 301, 308, 404, 405, 410, 414, 
 
 /// The time for which a response may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Freshness {
+pub(crate) struct ResponseFreshness {
     /// Its age when it came, in milliseconds (RFC 9111 §4.2.3, corrected_initial_age).
     pub(super) initial_age_ms: u64,
     /// When it came.
@@ -34,15 +34,15 @@ pub(crate) struct Freshness {
     pub(super) stale_if_error_ms: u64,
 }
 
-impl Freshness {
+impl ResponseFreshness {
     /// Computes it for a response.
     pub(super) fn of(
         response: &ResponseHead,
-        key: &Key,
+        key: &CacheKey,
         asked: WallTime,
         answered: WallTime,
     ) -> Self {
-        let directives = Directives::of_response(&response.fields);
+        let directives = CacheDirectives::of_response(&response.fields);
         let now = answered.seconds();
         let date = response
             .fields
@@ -82,8 +82,8 @@ impl Freshness {
 /// RFC 9111 §4.2.1 (Calculating Freshness Lifetime).
 fn lifetime_s(
     response: &ResponseHead,
-    key: &Key,
-    directives: &Directives,
+    key: &CacheKey,
+    directives: &CacheDirectives,
     date: i64,
     now: i64,
 ) -> u64 {
@@ -132,10 +132,10 @@ pub(crate) enum NotStored {
 pub(super) fn storing(
     request: &RequestHead,
     response: &ResponseHead,
-    freshness: &Freshness,
-) -> Result<Selection, NotStored> {
-    let asked = Directives::of_request(&request.fields);
-    let answered = Directives::of_response(&response.fields);
+    freshness: &ResponseFreshness,
+) -> Result<VarySelection, NotStored> {
+    let asked = CacheDirectives::of_request(&request.fields);
+    let answered = CacheDirectives::of_response(&response.fields);
     if request.method() != b"GET" || request.fields.has("range") {
         return Err(NotStored::Request);
     }
@@ -173,5 +173,5 @@ pub(super) fn storing(
     if !has_validator && (!may_be_used || answered.no_cache) {
         return Err(NotStored::NoUse);
     }
-    Selection::of(&response.fields, &request.fields).ok_or(NotStored::VariesByAll)
+    VarySelection::of(&response.fields, &request.fields).ok_or(NotStored::VariesByAll)
 }

@@ -1,10 +1,10 @@
 //! Responses that came ahead of their requests, and how long what passes is of use to whom.
 
-use super::directives::Directives;
-use super::key::Key;
-use super::policy::{self, Freshness, NotStored};
-use super::stored::{Stored, head_to_store};
-use super::vary::Selection;
+use super::directives::CacheDirectives;
+use super::key::CacheKey;
+use super::policy::{self, NotStored, ResponseFreshness};
+use super::stored::{StoredResponse, head_to_store};
+use super::vary::VarySelection;
 use super::{Content, WallTime};
 use crate::http::wire::{RequestHead, ResponseHead};
 
@@ -23,18 +23,18 @@ impl ResponseReuse {
     /// Judges a response that has just come.
     pub(crate) fn of(
         now: WallTime,
-        key: &Key,
+        key: &CacheKey,
         request: &RequestHead,
         response: &ResponseHead,
     ) -> Self {
-        let freshness = Freshness::of(response, key, now, now);
+        let freshness = ResponseFreshness::of(response, key, now, now);
         let left_ms = freshness
             .lifetime_ms
             .saturating_sub(freshness.initial_age_ms);
         if left_ms == 0 || freshness.no_cache {
             return Self::Never;
         }
-        let is_kept = !Directives::of_response(&response.fields).no_store;
+        let is_kept = !CacheDirectives::of_response(&response.fields).no_store;
         match policy::storing(request, response, &freshness) {
             Ok(_) => Self::ByAll(left_ms),
             Err(NotStored::Forbidden | NotStored::Personal) if is_kept => Self::ByClient(left_ms),
@@ -43,21 +43,21 @@ impl ResponseReuse {
     }
 }
 
-impl<H: Content> Stored<H> {
+impl<H: Content> StoredResponse<H> {
     /// A response that may answer one request like the one that fetched it, whether a cache may store it or not;
     /// `None` if it answers no other request at all.
     pub(crate) fn of_prefetched(
         asked: WallTime,
         answered: WallTime,
-        key: &Key,
+        key: &CacheKey,
         exchange: (&RequestHead, &ResponseHead),
         content: (H, u64),
     ) -> Option<Self> {
         let (request, response) = exchange;
         Some(Self {
             head: head_to_store(response),
-            selection: Selection::of(&response.fields, &request.fields)?,
-            freshness: Freshness::of(response, key, asked, answered),
+            selection: VarySelection::of(&response.fields, &request.fields)?,
+            freshness: ResponseFreshness::of(response, key, asked, answered),
             content: content.0,
             length: content.1,
             asked,

@@ -3,12 +3,12 @@
 use bytes::Bytes;
 
 use super::date;
-use super::directives::Directives;
-use super::key::Key;
-use super::policy::Freshness;
-use super::vary::Selection;
+use super::directives::CacheDirectives;
+use super::key::CacheKey;
+use super::policy::ResponseFreshness;
+use super::vary::VarySelection;
 use super::{Content, WallTime};
-use crate::http::wire::{Fields, RequestHead, ResponseHead};
+use crate::http::wire::{FieldSection, RequestHead, ResponseHead};
 
 /// Fields that are of one connection or hop, and are not stored (RFC 9111 §3.1). Those that Connection
 /// names come to them.
@@ -39,7 +39,7 @@ const NOT_UPDATED: [&str; 4] = [
 
 /// Whose validators a conditional request had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Conditions {
+pub(crate) enum RequestConditions {
     /// Those of the stored response.
     Stored,
     /// The client's.
@@ -48,11 +48,11 @@ pub(crate) enum Conditions {
 
 /// One stored response.
 #[derive(Clone, Debug)]
-pub(crate) struct Stored<H> {
+pub(crate) struct StoredResponse<H> {
     /// Its head, as [`ResponseHead::parse`] reads it.
     pub(super) head: ResponseHead,
-    pub(super) selection: Selection,
-    pub(super) freshness: Freshness,
+    pub(super) selection: VarySelection,
+    pub(super) freshness: ResponseFreshness,
     /// Its content.
     pub(crate) content: H,
     /// Bytes of content.
@@ -63,16 +63,16 @@ pub(crate) struct Stored<H> {
 
 /// What is compared to see whether a response still holds (RFC 9110 §8.8).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Validators {
+pub(crate) struct ResponseValidators {
     /// The entity tag, with its `W/` if it is a weak one.
     pub(crate) etag: Option<Vec<u8>>,
     /// When it was modified, as it was written.
     pub(crate) last_modified: Option<Vec<u8>>,
 }
 
-impl Validators {
+impl ResponseValidators {
     /// Those of a response.
-    pub(super) fn of(fields: &Fields) -> Self {
+    pub(super) fn of(fields: &FieldSection) -> Self {
         Self {
             etag: fields.single("etag").map(<[u8]>::to_vec),
             last_modified: fields.single("last-modified").map(<[u8]>::to_vec),
@@ -80,14 +80,14 @@ impl Validators {
     }
 
     /// Whether a 304 with these others speaks of the same response (RFC 9111 §4.3.3, §4.3.4).
-    pub(super) fn match_304(&self, other: &Self, conditions: Conditions) -> bool {
+    pub(super) fn match_304(&self, other: &Self, conditions: RequestConditions) -> bool {
         match (&other.etag, &other.last_modified) {
             (Some(etag), _) => self
                 .etag
                 .as_ref()
                 .is_some_and(|own| opaque(own) == opaque(etag)),
             (None, Some(modified)) => self.last_modified.as_ref() == Some(modified),
-            (None, None) => conditions == Conditions::Stored,
+            (None, None) => conditions == RequestConditions::Stored,
         }
     }
 
@@ -162,10 +162,10 @@ fn rewritten<'a>(
     ResponseHead::parse(Bytes::from(bytes)).expect("parts of a head that was read make a head")
 }
 
-impl<H: Content> Stored<H> {
+impl<H: Content> StoredResponse<H> {
     /// Its validators.
-    pub(crate) fn validators(&self) -> Validators {
-        Validators::of(&self.head.fields)
+    pub(crate) fn validators(&self) -> ResponseValidators {
+        ResponseValidators::of(&self.head.fields)
     }
 
     /// What it says when it is sent to a client now: its head with Age and the content's length.
@@ -234,7 +234,7 @@ impl<H: Content> Stored<H> {
     pub(super) fn update(
         &mut self,
         update: &ResponseHead,
-        key: &Key,
+        key: &CacheKey,
         asked: WallTime,
         answered: WallTime,
     ) {
@@ -243,9 +243,9 @@ impl<H: Content> Stored<H> {
         self.freshness = match update.fields.has("age") {
             true => {
                 let aged = with_age(&self.head, update);
-                Freshness::of(&aged, key, asked, answered)
+                ResponseFreshness::of(&aged, key, asked, answered)
             }
-            false => Freshness::of(&self.head, key, asked, answered),
+            false => ResponseFreshness::of(&self.head, key, asked, answered),
         };
         self.asked = asked;
     }
@@ -260,7 +260,7 @@ impl<H: Content> Stored<H> {
         let Some(stale_ms) = self.freshness.stale_for_ms(now) else {
             return true;
         };
-        let asked = Directives::of_request(&request.fields);
+        let asked = CacheDirectives::of_request(&request.fields);
         let allowed_ms = self
             .freshness
             .stale_if_error_ms

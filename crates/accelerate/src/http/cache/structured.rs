@@ -3,7 +3,7 @@
 
 /// A member's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Item {
+pub(super) enum StructuredItem {
     /// An integer.
     Integer(i64),
     /// True: a key alone, or `?1`.
@@ -13,15 +13,15 @@ pub(super) enum Item {
 }
 
 /// Reads a dictionary (RFC 8941 §4.2.2); `None` where it is malformed. The last of equal keys counts.
-pub(super) fn dictionary(text: &[u8]) -> Option<Vec<(Vec<u8>, Item)>> {
-    let mut reader = Reader(text.trim_ascii());
-    let mut members: Vec<(Vec<u8>, Item)> = Vec::new();
+pub(super) fn dictionary(text: &[u8]) -> Option<Vec<(Vec<u8>, StructuredItem)>> {
+    let mut reader = StructuredReader(text.trim_ascii());
+    let mut members: Vec<(Vec<u8>, StructuredItem)> = Vec::new();
     while !reader.0.is_empty() {
         let key = reader.key()?;
         let value = match reader.eat(b'=') {
             true if reader.0.first() == Some(&b'(') => reader.inner_list()?,
             true => reader.item()?,
-            false => Item::True,
+            false => StructuredItem::True,
         };
         reader.parameters()?;
         members.retain(|(other, _)| *other != key);
@@ -39,9 +39,9 @@ pub(super) fn dictionary(text: &[u8]) -> Option<Vec<(Vec<u8>, Item)>> {
     Some(members)
 }
 
-struct Reader<'a>(&'a [u8]);
+struct StructuredReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> StructuredReader<'a> {
     fn eat(&mut self, byte: u8) -> bool {
         let rest = self.0.strip_prefix(&[byte]);
         self.0 = rest.unwrap_or(self.0);
@@ -78,12 +78,12 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    fn inner_list(&mut self) -> Option<Item> {
+    fn inner_list(&mut self) -> Option<StructuredItem> {
         self.eat(b'(');
         loop {
             self.space();
             if self.eat(b')') {
-                return Some(Item::Other);
+                return Some(StructuredItem::Other);
             }
             self.item()?;
             self.parameters()?;
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A bare item (RFC 8941 §4.2.3.1).
-    fn item(&mut self) -> Option<Item> {
+    fn item(&mut self) -> Option<StructuredItem> {
         match *self.0.first()? {
             b'-' | b'0'..=b'9' => self.number(),
             b'"' => {
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
                         byte != b'"' && byte != b'\\' && matches!(byte, 0x20..=0x7e)
                     });
                     if self.eat(b'"') {
-                        return Some(Item::Other);
+                        return Some(StructuredItem::Other);
                     }
                     self.eat(b'\\').then_some(())?;
                     (self.eat(b'"') || self.eat(b'\\')).then_some(())?;
@@ -111,40 +111,44 @@ impl<'a> Reader<'a> {
             b'?' => match self.0.get(1)? {
                 b'1' => {
                     self.0 = &self.0[2..];
-                    Some(Item::True)
+                    Some(StructuredItem::True)
                 }
                 b'0' => {
                     self.0 = &self.0[2..];
-                    Some(Item::Other)
+                    Some(StructuredItem::Other)
                 }
                 _ => None,
             },
             b':' => {
                 self.0 = &self.0[1..];
                 self.take_while(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
-                self.eat(b':').then_some(Item::Other)
+                self.eat(b':').then_some(StructuredItem::Other)
             }
             b'*' | b'a'..=b'z' | b'A'..=b'Z' => {
                 let is_part =
                     |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&byte);
                 self.take_while(is_part);
-                Some(Item::Other)
+                Some(StructuredItem::Other)
             }
             _ => None,
         }
     }
 
-    fn number(&mut self) -> Option<Item> {
+    fn number(&mut self) -> Option<StructuredItem> {
         let is_negative = self.eat(b'-');
         let digits = self.take_while(|byte| byte.is_ascii_digit());
         if self.eat(b'.') {
             let fraction = self.take_while(|byte| byte.is_ascii_digit());
             let is_decimal = (1..=12).contains(&digits.len()) && (1..=3).contains(&fraction.len());
-            return is_decimal.then_some(Item::Other);
+            return is_decimal.then_some(StructuredItem::Other);
         }
         (1..=15).contains(&digits.len()).then_some(())?;
         let number: i64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
-        Some(Item::Integer(if is_negative { -number } else { number }))
+        Some(StructuredItem::Integer(if is_negative {
+            -number
+        } else {
+            number
+        }))
     }
 }
 
@@ -157,12 +161,15 @@ mod tests {
         let read = |text: &str| dictionary(text.as_bytes());
         let members =
             read("max-age=60;x=\"a\\\"b\", private, b=?0, c=(1 a);d, e=1.5, f=:YQ==:").unwrap();
-        assert_eq!(members[0], (b"max-age".to_vec(), Item::Integer(60)));
-        assert_eq!(members[1], (b"private".to_vec(), Item::True));
+        assert_eq!(
+            members[0],
+            (b"max-age".to_vec(), StructuredItem::Integer(60))
+        );
+        assert_eq!(members[1], (b"private".to_vec(), StructuredItem::True));
         assert_eq!(members.len(), 6);
         assert_eq!(
             read("a=1, a=2").unwrap(),
-            [(b"a".to_vec(), Item::Integer(2))]
+            [(b"a".to_vec(), StructuredItem::Integer(2))]
         );
         assert_eq!(read(""), Some(vec![]));
         for bad in [

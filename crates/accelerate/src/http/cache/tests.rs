@@ -1,7 +1,7 @@
 //! A model: random requests and responses go to the index and to a simple reference, and both must agree.
 //!
 //! The reference is written from the text of RFC 9111 over plain values; the index reads the same values from
-//! the heads that [`Response::text`] and [`Request::text`] write. It also knows which client each response was for, and
+//! the heads that [`ModelResponse::text`] and [`ModelRequest::text`] write. It also knows which client each response was for, and
 //! sees that no private one is given to another.
 
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use vocab::SeededRandom;
 use super::date;
 use super::log::{self, REMOVED, STORED, parse_removed};
 use super::*;
-use crate::http::wire::{RequestHead, Requests, ResponseHead, What};
+use crate::http::wire::{MessagePart, RequestHead, Requests, ResponseHead};
 
 impl Content for u64 {
     fn held(&self) -> usize {
@@ -34,7 +34,7 @@ const START_S: u64 = 1_767_225_600;
 const MEMORY: usize = 1 << 30;
 
 #[derive(Clone, Debug)]
-struct Request {
+struct ModelRequest {
     path: u64,
     language: Option<u64>,
     authorized: bool,
@@ -47,7 +47,7 @@ struct Request {
 }
 
 #[derive(Clone, Debug)]
-struct Response {
+struct ModelResponse {
     status: u16,
     /// Seconds of clock that the server's date is behind.
     behind: Option<u64>,
@@ -73,7 +73,7 @@ fn maybe(random: &mut SeededRandom, one_in: u64, bound: u64) -> Option<u64> {
     (random.below(one_in) == 0).then(|| random.below(bound))
 }
 
-impl Request {
+impl ModelRequest {
     fn random(random: &mut SeededRandom) -> Self {
         let mut rare = || random.below(12) == 0;
         let [authorized, no_store, no_cache, only_if_cached] = [rare(), rare(), rare(), rare()];
@@ -111,7 +111,7 @@ impl Request {
         text += &directives(&spans, &words);
         text += "\r\n";
         match Requests::new().step(text.as_bytes()).unwrap().what {
-            What::Head(head, _) => *head,
+            MessagePart::Head(head, _) => *head,
             other => panic!("{other:?}"),
         }
     }
@@ -132,7 +132,7 @@ fn directives(spans: &[(&str, Option<u64>)], words: &[(&str, bool)]) -> String {
     }
 }
 
-impl Response {
+impl ModelResponse {
     fn random(random: &mut SeededRandom) -> Self {
         let mut rare = || random.below(10) == 0;
         let [no_store, no_cache, is_private, is_public] = [rare(), rare(), rare(), rare()];
@@ -208,19 +208,19 @@ impl Response {
 
 /// The reference: a list of what was stored.
 #[derive(Default)]
-struct Reference {
-    stored: Vec<Known>,
+struct ReferenceCache {
+    stored: Vec<ReferenceEntry>,
 }
 
-struct Known {
-    request: Request,
-    response: Response,
+struct ReferenceEntry {
+    request: ModelRequest,
+    response: ModelResponse,
     at: u64,
     number: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum ReferenceVerdict {
     Miss,
     Fresh(u64),
     WhileRevalidating(u64),
@@ -228,7 +228,7 @@ enum Verdict {
     NotCached,
 }
 
-impl Known {
+impl ReferenceEntry {
     /// RFC 9111 §4.2.1, with §4.2.2 for what has no explicit time.
     fn lifetime(&self) -> u64 {
         let response = &self.response;
@@ -271,19 +271,19 @@ impl Known {
             && (has_validator || can_be_used && !response.no_cache)
     }
 
-    fn fits(&self, request: &Request) -> bool {
+    fn fits(&self, request: &ModelRequest) -> bool {
         let is_same = self.request.language == request.language;
         self.request.path == request.path && (!self.response.varies || is_same)
     }
 }
 
-impl Reference {
-    fn look_up(&self, now: u64, request: &Request) -> Verdict {
+impl ReferenceCache {
+    fn look_up(&self, now: u64, request: &ModelRequest) -> ReferenceVerdict {
         let Some(known) = self.stored.iter().rev().find(|known| known.fits(request)) else {
             return if request.only_if_cached {
-                Verdict::NotCached
+                ReferenceVerdict::NotCached
             } else {
-                Verdict::Miss
+                ReferenceVerdict::Miss
             };
         };
         let (age, lifetime) = (known.age(now), known.lifetime());
@@ -304,25 +304,25 @@ impl Reference {
         };
         match stale_for {
             _ if is_forbidden => {}
-            None => return Verdict::Fresh(known.number),
+            None => return ReferenceVerdict::Fresh(known.number),
             Some(_) if must_ask || request.min_fresh.is_some() => {}
-            Some(stale) if may_be_stale(stale) => return Verdict::Fresh(known.number),
+            Some(stale) if may_be_stale(stale) => return ReferenceVerdict::Fresh(known.number),
             Some(stale) if meanwhile(stale) => {
                 return match request.only_if_cached {
-                    true => Verdict::Fresh(known.number),
-                    false => Verdict::WhileRevalidating(known.number),
+                    true => ReferenceVerdict::Fresh(known.number),
+                    false => ReferenceVerdict::WhileRevalidating(known.number),
                 };
             }
             Some(_) => {}
         }
         match request.only_if_cached {
-            true => Verdict::NotCached,
-            false => Verdict::Stale(known.number),
+            true => ReferenceVerdict::NotCached,
+            false => ReferenceVerdict::Stale(known.number),
         }
     }
 
     /// Stores, or forgets what the newer response replaces.
-    fn answered(&mut self, known: Known) -> bool {
+    fn answered(&mut self, known: ReferenceEntry) -> bool {
         let is_stored = known.may_be_stored();
         self.stored.retain(|other| !other.fits(&known.request));
         if is_stored {
@@ -333,14 +333,14 @@ impl Reference {
 }
 
 /// The index that a later run has of its log, whose records come in any order of keys.
-fn read_back(index: &Index<u64>, now: WallTime) -> Index<u64> {
+fn read_back(index: &CacheIndex<u64>, now: WallTime) -> CacheIndex<u64> {
     let mut records = Vec::new();
     let mut last = None;
     while let Some(id) = index.after(last) {
         records.push(index.record(id).unwrap());
         last = Some(id);
     }
-    let mut again = Index::new(MEMORY, 1 << 20);
+    let mut again = CacheIndex::new(MEMORY, 1 << 20);
     again.begin_recovery();
     for record in records.iter().rev() {
         again.recover(now, STORED, record);
@@ -355,8 +355,8 @@ fn the_index_agrees_with_a_reference_from_the_text_of_the_rfc() {
     let mut counts = [0; 5];
     for seed in 0..60 {
         let mut random = SeededRandom::from_seed(seed);
-        let mut index: Index<u64> = Index::new(MEMORY, 1);
-        let mut reference = Reference::default();
+        let mut index: CacheIndex<u64> = CacheIndex::new(MEMORY, 1);
+        let mut reference = ReferenceCache::default();
         let mut now = START_S;
         let mut private = std::collections::BTreeSet::new();
         for number in 0..400 {
@@ -365,16 +365,18 @@ fn the_index_agrees_with_a_reference_from_the_text_of_the_rfc() {
                 index = read_back(&index, WallTime(now * 1_000));
             }
             let wall = WallTime(now * 1_000);
-            let request = Request::random(&mut random);
+            let request = ModelRequest::random(&mut random);
             let head = request.text();
             let server = SocketAddr::from(([198, 18, 2, 2], 80));
-            let key = Key::of(server, Scheme::Http, &head).unwrap();
+            let key = CacheKey::of(server, UrlScheme::Http, &head).unwrap();
             let found = match index.look_up(wall, &key, &head) {
-                LookUp::Miss => Verdict::Miss,
-                LookUp::NotCached => Verdict::NotCached,
-                LookUp::Fresh(stored) => Verdict::Fresh(stored.content),
-                LookUp::StaleWhileRevalidate(stored) => Verdict::WhileRevalidating(stored.content),
-                LookUp::Stale(stored) => Verdict::Stale(stored.content),
+                LookUp::Miss => ReferenceVerdict::Miss,
+                LookUp::NotCached => ReferenceVerdict::NotCached,
+                LookUp::Fresh(stored) => ReferenceVerdict::Fresh(stored.content),
+                LookUp::StaleWhileRevalidate(stored) => {
+                    ReferenceVerdict::WhileRevalidating(stored.content)
+                }
+                LookUp::Stale(stored) => ReferenceVerdict::Stale(stored.content),
             };
             let expected = reference.look_up(now, &request);
             assert_eq!(
@@ -382,30 +384,33 @@ fn the_index_agrees_with_a_reference_from_the_text_of_the_rfc() {
                 "seed {seed}, request {number}: {request:?}"
             );
             counts[match &found {
-                Verdict::Miss => 0,
-                Verdict::Fresh(_) => 1,
-                Verdict::WhileRevalidating(_) => 2,
-                Verdict::Stale(_) => 3,
-                Verdict::NotCached => 4,
+                ReferenceVerdict::Miss => 0,
+                ReferenceVerdict::Fresh(_) => 1,
+                ReferenceVerdict::WhileRevalidating(_) => 2,
+                ReferenceVerdict::Stale(_) => 3,
+                ReferenceVerdict::NotCached => 4,
             }] += 1;
-            if let Verdict::Fresh(given)
-            | Verdict::WhileRevalidating(given)
-            | Verdict::Stale(given) = found
+            if let ReferenceVerdict::Fresh(given)
+            | ReferenceVerdict::WhileRevalidating(given)
+            | ReferenceVerdict::Stale(given) = found
             {
                 assert!(
                     !private.contains(&given),
                     "seed {seed}: a private response was shared"
                 );
             }
-            if matches!(expected, Verdict::Fresh(_) | Verdict::NotCached) {
+            if matches!(
+                expected,
+                ReferenceVerdict::Fresh(_) | ReferenceVerdict::NotCached
+            ) {
                 continue;
             }
-            let response = Response::random(&mut random);
+            let response = ModelResponse::random(&mut random);
             if response.is_private || response.no_store {
                 private.insert(number);
             }
             let answer = response.text(now);
-            let known = Known {
+            let known = ReferenceEntry {
                 request,
                 response,
                 at: now,
@@ -433,14 +438,14 @@ fn the_index_agrees_with_a_reference_from_the_text_of_the_rfc() {
 }
 
 /// An index in which `/0` to `/9` are stored, fresh for an hour.
-fn ten_pages() -> (Index<u64>, Vec<(Key, RequestHead)>) {
-    let mut index = Index::new(MEMORY, 1);
+fn ten_pages() -> (CacheIndex<u64>, Vec<(CacheKey, RequestHead)>) {
+    let mut index = CacheIndex::new(MEMORY, 1);
     let server = SocketAddr::from(([198, 18, 2, 2], 80));
     let wall = WallTime(START_S * 1_000);
     let mut pages = Vec::new();
     for number in 0..10 {
         let head = request_head(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n"));
-        let key = Key::of(server, Scheme::Http, &head).unwrap();
+        let key = CacheKey::of(server, UrlScheme::Http, &head).unwrap();
         let text =
             "HTTP/1.1 200 OK\r\nETag: \"1\"\r\nCache-Control: max-age=3600\r\nVary: accept\r\n\r\n";
         let response = ResponseHead::parse(Bytes::from(text)).unwrap();
@@ -454,7 +459,7 @@ fn ten_pages() -> (Index<u64>, Vec<(Key, RequestHead)>) {
 fn request_head(text: String) -> RequestHead {
     let mut requests = Requests::new();
     match requests.step(text.as_bytes()).unwrap().what {
-        What::Head(head, _) => *head,
+        MessagePart::Head(head, _) => *head,
         other => panic!("{other:?}"),
     }
 }
@@ -486,7 +491,7 @@ fn records_are_refused_or_read_as_written() {
 fn what_this_run_learned_counts_before_the_log() {
     let (earlier, pages) = ten_pages();
     let now = WallTime((START_S + 10) * 1_000);
-    let mut index = Index::new(MEMORY, 1 << 20);
+    let mut index = CacheIndex::new(MEMORY, 1 << 20);
     index.begin_recovery();
     let answer = |text: &'static str| ResponseHead::parse(Bytes::from(text)).unwrap();
     // A newer response is not stored, one is, and one is invalidated by a POST.
@@ -538,7 +543,7 @@ fn after_damage_and_clocks_set_back_servers_are_asked() {
         (false, -10, true),
     ] {
         let now = WallTime((START_S as i64 + seconds) as u64 * 1_000);
-        let mut index: Index<u64> = Index::new(MEMORY, 1 << 20);
+        let mut index: CacheIndex<u64> = CacheIndex::new(MEMORY, 1 << 20);
         index.begin_recovery();
         index.recover(now, STORED, &earlier.record(1).unwrap());
         index.end_recovery(is_damaged);

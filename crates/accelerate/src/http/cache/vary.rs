@@ -3,18 +3,18 @@
 //! Values are compared after what the grammar of lists allows to change: lines are joined, whitespace
 //! around commas goes, and language tags and content codings are taken in any case.
 
-use crate::http::wire::Fields;
+use crate::http::wire::FieldSection;
 
 /// Names of fields, in lower case and sorted, with the values that the request had for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Selection {
+pub(crate) struct VarySelection {
     /// (name, normalised value); no value where the request had no such field.
     pub(crate) fields: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
-impl Selection {
+impl VarySelection {
     /// What a response's Vary selects of its request; `None` where it can select no later request.
-    pub(super) fn of(response: &Fields, request: &Fields) -> Option<Self> {
+    pub(super) fn of(response: &FieldSection, request: &FieldSection) -> Option<Self> {
         let mut names: Vec<Vec<u8>> = Vec::new();
         for name in response.list("vary") {
             if name == b"*" {
@@ -33,7 +33,7 @@ impl Selection {
     }
 
     /// Whether a request has the same values.
-    pub(super) fn selects(&self, request: &Fields) -> bool {
+    pub(super) fn selects(&self, request: &FieldSection) -> bool {
         self.fields
             .iter()
             .all(|(name, value)| normalised(name, request) == *value)
@@ -48,7 +48,7 @@ impl Selection {
     }
 }
 
-fn normalised(name: &[u8], request: &Fields) -> Option<Vec<u8>> {
+fn normalised(name: &[u8], request: &FieldSection) -> Option<Vec<u8>> {
     let name = std::str::from_utf8(name).ok()?;
     if !request.has(name) {
         return None;

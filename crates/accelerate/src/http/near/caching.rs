@@ -4,15 +4,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::exchange::{Answering, Cached, Ended, InsteadOf, Keeping, Owed, Rest};
-use super::{Near, State};
+use super::exchange::{
+    BodyStore, CachedExchange, EndedExchange, InsteadOf, LocalAnswer, OwedResponse,
+    ReceivedRemainder,
+};
+use super::{HttpNearHalf, HttpNearState};
 use crate::http::account::PassReason;
-use crate::http::cache::{Conditions, Key, LookUp, Stored};
+use crate::http::cache::{CacheKey, LookUp, RequestConditions, StoredResponse};
 use crate::http::collapse::{self, CollapseOutcome, CollapseRole};
 use crate::http::prefetch::{AheadAnswer, NearPrefetch};
 use crate::http::reasons;
-use crate::http::shared::Content;
-use crate::http::wire::{Body, RequestHead, ResponseHead, Version, has_option};
+use crate::http::shared::SharedContent;
+use crate::http::wire::{BodyFraming, HttpVersion, RequestHead, ResponseHead, has_option};
 use crate::{
     AcceleratorOutput, ContentAbsence, ContentId, ContentReport, ContentRequest, LettingGo,
     MAX_CONTENT_STORES,
@@ -34,13 +37,13 @@ const FOR_THE_SERVER: [&str; 5] = [
 fn pass_reason(head: &RequestHead) -> Option<PassReason> {
     let is_plain = !FOR_THE_SERVER.iter().any(|name| head.fields.has(name));
     match head.method() {
-        b"GET" | b"HEAD" if is_plain && head.version == Version::Http11 => None,
+        b"GET" | b"HEAD" if is_plain && head.version == HttpVersion::Http11 => None,
         b"GET" | b"HEAD" => Some(PassReason::Form),
         _ => Some(PassReason::Method),
     }
 }
 
-impl Near {
+impl HttpNearHalf {
     /// Deals with a request without a body if what is stored allows it: answers it, asks the server in
     /// another form, or puts it off until the client is due nothing else. Gives it back otherwise.
     /// Where it `may_join`, it waits for the same request of another client.
@@ -116,10 +119,10 @@ impl Near {
     /// What there is for a request beside the cache: a response that came ahead of it. `None` while one is on its way.
     fn look_ahead(
         &mut self,
-        found: LookUp<Content>,
-        key: &Key,
+        found: LookUp<SharedContent>,
+        key: &CacheKey,
         head: &RequestHead,
-    ) -> Option<LookUp<Content>> {
+    ) -> Option<LookUp<SharedContent>> {
         if matches!(found, LookUp::Fresh(_)) {
             self.prefetch(|prefetch| prefetch.note_cache_hit(key));
             return Some(found);
@@ -142,7 +145,12 @@ impl Near {
     }
 
     /// Answers with a stored response.
-    fn answer_stored(&mut self, head: RequestHead, key: Key, stored: &Stored<Content>) {
+    fn answer_stored(
+        &mut self,
+        head: RequestHead,
+        key: CacheKey,
+        stored: &StoredResponse<SharedContent>,
+    ) {
         let Some(cache) = &self.cache else {
             return;
         };
@@ -166,8 +174,8 @@ impl Near {
     /// Sends a stored response as soon as its content is read.
     fn send_stored(
         &mut self,
-        (request, key): (RequestHead, Key),
-        stored: &Stored<Content>,
+        (request, key): (RequestHead, CacheKey),
+        stored: &StoredResponse<SharedContent>,
         instead_of: InsteadOf,
         closes: bool,
     ) {
@@ -188,7 +196,7 @@ impl Near {
         let range = 0..stored.length;
         let read = ContentRequest::Read { id, handle, range };
         self.outputs.push_back(AcceleratorOutput::Content(read));
-        self.answering = Some(Answering {
+        self.answering = Some(LocalAnswer {
             id,
             head: Some(head),
             left: stored.length,
@@ -217,7 +225,7 @@ impl Near {
         match report {
             ContentReport::Stored { id, handle, length } => {
                 if let Some(ended) = self.ended.remove(&id) {
-                    let content = Content {
+                    let content = SharedContent {
                         handle: Some(handle),
                     };
                     self.store(ended, content, length);
@@ -229,8 +237,9 @@ impl Near {
                     leads.extend(ended.cached.lead.take());
                 }
                 for owed in &mut self.owed {
-                    if matches!(&owed.rest, Rest::Keep(keeping) if keeping.content == Some(id)) {
-                        owed.rest = Rest::Pass;
+                    if matches!(&owed.rest, ReceivedRemainder::Keep(keeping) if keeping.content == Some(id))
+                    {
+                        owed.rest = ReceivedRemainder::Pass;
                         leads.extend(owed.cached.as_mut().and_then(|cached| cached.lead.take()));
                     }
                 }
@@ -290,11 +299,11 @@ impl Near {
                 let cached = self.cached(answering.request);
                 self.forward(
                     bytes,
-                    Owed {
+                    OwedResponse {
                         asks_upgrade: false,
                         is_for_client: true,
                         cached,
-                        rest: Rest::Pass,
+                        rest: ReceivedRemainder::Pass,
                     },
                 );
             }
@@ -307,8 +316,8 @@ impl Near {
     fn ask_anew(
         &mut self,
         head: &RequestHead,
-        key: Key,
-        stored: &Stored<Content>,
+        key: CacheKey,
+        stored: &StoredResponse<SharedContent>,
         is_for_client: bool,
     ) {
         let Some(cache) = &self.cache else {
@@ -317,7 +326,7 @@ impl Near {
         let conditions = stored.validators().conditions();
         let end = head.bytes.len() - 2;
         let bytes = [&head.bytes[..end], &conditions, b"\r\n"].concat();
-        let cached = Cached {
+        let cached = CachedExchange {
             key,
             request: head.clone(),
             asked: cache.wall(self.now),
@@ -325,21 +334,21 @@ impl Near {
             lead: None,
             is_validating: !conditions.is_empty(),
         };
-        let owed = Owed {
+        let owed = OwedResponse {
             asks_upgrade: false,
             is_for_client,
             cached: Some(Box::new(cached)),
-            rest: Rest::Pass,
+            rest: ReceivedRemainder::Pass,
         };
         self.forward(bytes.into(), owed);
     }
 
     /// What makes a request that passes as it is of use for the cache.
-    pub(super) fn cached(&self, request: RequestHead) -> Option<Box<Cached>> {
+    pub(super) fn cached(&self, request: RequestHead) -> Option<Box<CachedExchange>> {
         let cache = self.cache.as_ref()?;
         let key = cache.key(&request)?;
         let asked = cache.wall(self.now);
-        let cached = Cached {
+        let cached = CachedExchange {
             key,
             request,
             asked,
@@ -351,7 +360,7 @@ impl Near {
     }
 
     /// Takes the head of a final response.
-    pub(super) fn response(&mut self, head: ResponseHead, body: Body) {
+    pub(super) fn response(&mut self, head: ResponseHead, body: BodyFraming) {
         let Some(owed) = self.owed.front_mut() else {
             return;
         };
@@ -384,8 +393,8 @@ impl Near {
         let exchange = (&cached.request, &head);
         if head.status == 304 {
             let conditions = match cached.is_validating {
-                true => Conditions::Stored,
-                false => Conditions::OfClient,
+                true => RequestConditions::Stored,
+                false => RequestConditions::OfClient,
             };
             let found = cache.with(|shared| {
                 let (index, key) = (&mut shared.index, &cached.key);
@@ -405,25 +414,29 @@ impl Near {
         }
         let (key, request) = (&cached.key, &cached.request);
         cache.with(|shared| shared.index.invalidate(key, request, &head));
-        let replaces = |stored: &Stored<Content>| stored.may_replace_error(&cached.request, now);
+        let replaces =
+            |stored: &StoredResponse<SharedContent>| stored.may_replace_error(&cached.request, now);
         let is_error = matches!(head.status, 500 | 502 | 503 | 504);
         if is_error && let Some(stored) = cached.stored.clone().filter(replaces) {
             let asked = (cached.request.clone(), cached.key.clone());
-            owed.rest = Rest::Drop;
+            owed.rest = ReceivedRemainder::Drop;
             if is_for_client {
                 self.send_stored(asked, &stored, InsteadOf::Failure, false);
             }
             return;
         }
         // Whether a response that ends with the connection is whole is not known at its end.
-        let has_end = matches!(body, Body::Empty | Body::Fixed(_) | Body::Chunked);
+        let has_end = matches!(
+            body,
+            BodyFraming::Empty | BodyFraming::Fixed(_) | BodyFraming::Chunked
+        );
         let would_store =
             cache.with(|shared| shared.index.would_store(cached.asked, now, key, exchange));
         let has_room = self.ended.len() < MAX_CONTENT_STORES / 2;
         let mut keeps = false;
         match would_store {
             Ok(()) if has_end && has_room => {
-                owed.rest = Rest::Keep(Box::new(Keeping {
+                owed.rest = ReceivedRemainder::Keep(Box::new(BodyStore {
                     content: None,
                     head: head.clone(),
                     answered: now,
@@ -457,7 +470,7 @@ impl Near {
             return;
         };
         match &mut owed.rest {
-            Rest::Keep(keeping) if is_payload => {
+            ReceivedRemainder::Keep(keeping) if is_payload => {
                 if keeping.content.is_none() {
                     self.contents += 1;
                     keeping.content = Some(id);
@@ -469,8 +482,8 @@ impl Near {
                 let append = ContentRequest::Append { id, bytes };
                 self.outputs.push_back(AcceleratorOutput::Content(append));
             }
-            Rest::Keep(_) | Rest::Pass => {}
-            Rest::Drop => return,
+            ReceivedRemainder::Keep(_) | ReceivedRemainder::Pass => {}
+            ReceivedRemainder::Drop => return,
         }
         if owed.is_for_client {
             if is_payload {
@@ -481,14 +494,14 @@ impl Near {
     }
 
     /// A response has ended: it is stored, now or when its content is.
-    pub(super) fn keep(&mut self, owed: Owed) {
-        let (Some(cached), Rest::Keep(keeping)) = (owed.cached, owed.rest) else {
+    pub(super) fn keep(&mut self, owed: OwedResponse) {
+        let (Some(cached), ReceivedRemainder::Keep(keeping)) = (owed.cached, owed.rest) else {
             return;
         };
         let content = keeping.content;
-        let ended = Ended { cached, keeping };
+        let ended = EndedExchange { cached, keeping };
         match content {
-            None => self.store(ended, Content::default(), 0),
+            None => self.store(ended, SharedContent::default(), 0),
             Some(id) => {
                 self.ended.insert(id, ended);
                 let finish = ContentRequest::Finish { id };
@@ -497,11 +510,11 @@ impl Near {
         }
     }
 
-    fn store(&mut self, ended: Ended, content: Content, length: u64) {
+    fn store(&mut self, ended: EndedExchange, content: SharedContent, length: u64) {
         let Some(cache) = &self.cache else {
             return;
         };
-        let Ended {
+        let EndedExchange {
             mut cached,
             keeping,
         } = ended;
@@ -526,8 +539,9 @@ impl Near {
             return;
         };
         let now = cache.wall(self.now);
-        let may_replace =
-            |stored: &&Stored<Content>| stored.may_replace_error(&cached.request, now);
+        let may_replace = |stored: &&StoredResponse<SharedContent>| {
+            stored.may_replace_error(&cached.request, now)
+        };
         let stored = cached.stored.as_ref().filter(may_replace).cloned();
         let has_begun = !self.responses.is_between_messages();
         let asked = (cached.request.clone(), cached.key.clone());
@@ -542,7 +556,7 @@ impl Near {
 
     /// Resets the flow: what the client has got so far is not what it was told.
     pub(super) fn close(&mut self, reason: crate::ReasonCode) {
-        self.state = State::LetGo;
+        self.state = HttpNearState::LetGo;
         let close = LettingGo::Close { reason };
         self.outputs.push_back(AcceleratorOutput::LettingGo(close));
     }

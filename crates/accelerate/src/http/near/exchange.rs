@@ -11,33 +11,33 @@
 use bytes::Bytes;
 
 use crate::ContentId;
-use crate::http::cache::{Key, Stored, WallTime};
+use crate::http::cache::{CacheKey, StoredResponse, WallTime};
 use crate::http::collapse::CollapseLead;
-use crate::http::shared::Content;
+use crate::http::shared::SharedContent;
 use crate::http::wire::{RequestHead, ResponseHead};
 
 /// A request that the server has not answered to the end.
 #[derive(Debug)]
-pub(super) struct Owed {
+pub(super) struct OwedResponse {
     /// It asks to switch to another protocol, so what the client sends behind it has no known meaning.
     pub(super) asks_upgrade: bool,
     /// The response is due to the client. Otherwise this half asked by itself.
     pub(super) is_for_client: bool,
     /// What makes it of use for the cache, if anything does.
-    pub(super) cached: Option<Box<Cached>>,
+    pub(super) cached: Option<Box<CachedExchange>>,
     /// What becomes of the content of its response.
-    pub(super) rest: Rest,
+    pub(super) rest: ReceivedRemainder,
 }
 
 /// A request that takes part in caching.
 #[derive(Debug)]
-pub(super) struct Cached {
-    pub(super) key: Key,
+pub(super) struct CachedExchange {
+    pub(super) key: CacheKey,
     /// As the client sent it.
     pub(super) request: RequestHead,
     pub(super) asked: WallTime,
     /// What was stored when it was asked.
-    pub(super) stored: Option<Stored<Content>>,
+    pub(super) stored: Option<StoredResponse<SharedContent>>,
     /// Others wait for the response.
     pub(super) lead: Option<CollapseLead>,
     /// The request that was sent has the stored response's validators as its conditions.
@@ -46,18 +46,18 @@ pub(super) struct Cached {
 
 /// What becomes of the content of a response.
 #[derive(Debug)]
-pub(super) enum Rest {
+pub(super) enum ReceivedRemainder {
     /// It goes to the client, if it is for it.
     Pass,
     /// It goes to the client, and is stored.
-    Keep(Box<Keeping>),
+    Keep(Box<BodyStore>),
     /// Nobody gets it: something else is sent in its place.
     Drop,
 }
 
 /// A response that is being stored.
 #[derive(Debug)]
-pub(super) struct Keeping {
+pub(super) struct BodyStore {
     /// Its content in the dictionary; `None` while there is none.
     pub(super) content: Option<ContentId>,
     pub(super) head: ResponseHead,
@@ -66,21 +66,21 @@ pub(super) struct Keeping {
 
 /// A response that is stored as soon as the dictionary has said by what its content is found.
 #[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) cached: Box<Cached>,
-    pub(super) keeping: Box<Keeping>,
+pub(super) struct EndedExchange {
+    pub(super) cached: Box<CachedExchange>,
+    pub(super) keeping: Box<BodyStore>,
 }
 
 /// An answer whose content is being read.
 #[derive(Debug)]
-pub(super) struct Answering {
+pub(super) struct LocalAnswer {
     pub(super) id: ContentId,
     /// Its head, until the first of its content has come: then all of it is there.
     pub(super) head: Option<Bytes>,
     /// Bytes of content that have not come.
     pub(super) left: u64,
     pub(super) request: RequestHead,
-    pub(super) key: Key,
+    pub(super) key: CacheKey,
     pub(super) instead_of: InsteadOf,
     /// The connection ends behind it.
     pub(super) closes: bool,
@@ -95,14 +95,14 @@ pub(super) enum InsteadOf {
     Failure,
 }
 
-impl Owed {
+impl OwedResponse {
     /// Bytes of memory beside those of the struct.
     pub(super) fn held(&self) -> usize {
         let cached = self.cached.as_ref();
         let cached = cached.map_or(0, |cached| cached.request.bytes.len() + 512);
         let kept = match &self.rest {
-            Rest::Keep(keeping) => keeping.head.bytes.len() + 256,
-            Rest::Pass | Rest::Drop => 0,
+            ReceivedRemainder::Keep(keeping) => keeping.head.bytes.len() + 256,
+            ReceivedRemainder::Pass | ReceivedRemainder::Drop => 0,
         };
         cached + kept
     }
@@ -115,6 +115,6 @@ impl Owed {
 
     /// The request passed as the client sent it, and its response passes as the server sends it.
     pub(super) fn is_untouched(&self) -> bool {
-        self.is_for_client && !self.is_validating() && !matches!(self.rest, Rest::Drop)
+        self.is_for_client && !self.is_validating() && !matches!(self.rest, ReceivedRemainder::Drop)
     }
 }

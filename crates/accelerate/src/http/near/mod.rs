@@ -17,21 +17,24 @@ use super::config::{HELD_MAX, OPEN_AFTER, PIPELINED_MAX};
 use super::prefetch::NearPrefetch;
 use super::reasons;
 use super::shared::SharedCache;
-use super::wire::{Body, Expectation, Fault, RequestHead, Requests, Responses, What, has_option};
+use super::wire::{
+    BodyExpectation, BodyFraming, FramingFault, MessagePart, RequestHead, Requests, Responses,
+    has_option,
+};
 use crate::{
     AcceleratorHalf, AcceleratorInput, AcceleratorOutput, ContentId, LettingGo, ReasonCode,
 };
-use exchange::{Answering, Ended, Owed, Rest};
+use exchange::{EndedExchange, LocalAnswer, OwedResponse, ReceivedRemainder};
 
 /// The near half.
 #[derive(Debug)]
-pub(super) struct Near {
-    state: State,
+pub(super) struct HttpNearHalf {
+    state: HttpNearState,
     requests: Requests,
     responses: Responses,
-    owed: VecDeque<Owed>,
+    owed: VecDeque<OwedResponse>,
     /// The answer that is being read.
-    answering: Option<Answering>,
+    answering: Option<LocalAnswer>,
     /// A request that is answered here as soon as the client is due nothing else.
     postponed: Option<RequestHead>,
     /// The response to another client that it waits for, rather than that this client is due something.
@@ -45,7 +48,7 @@ pub(super) struct Near {
     client_finished: bool,
     server_finished: bool,
     /// Responses that wait for the dictionary to take their content.
-    ended: BTreeMap<ContentId, Ended>,
+    ended: BTreeMap<ContentId, EndedExchange>,
     /// Numbers of contents that were given out.
     contents: u64,
     /// Something was put out for the far half, so that the flow is open there.
@@ -63,7 +66,7 @@ pub(super) struct Near {
 
 /// See the table in the head of `http/mod.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum HttpNearState {
     Following,
     /// What the client sends passes untouched, and the responses that are due are still followed.
     Draining(ReasonCode),
@@ -76,11 +79,11 @@ enum State {
     LetGo,
 }
 
-impl Near {
+impl HttpNearHalf {
     /// A half that has not started; without a cache it answers nothing itself.
     pub(super) fn new(cache: Option<SharedCache>) -> Self {
         Self {
-            state: State::Following,
+            state: HttpNearState::Following,
             requests: Requests::new(),
             responses: Responses::new(),
             owed: VecDeque::new(),
@@ -112,7 +115,7 @@ impl Near {
         let owes = !self.owed.is_empty() || !self.ended.is_empty();
         let waits = self.answering.is_some() || self.postponed.is_some() || self.held > 0;
         let is_between = self.requests.is_between_messages();
-        self.state == State::Following && !owes && !waits && is_between
+        self.state == HttpNearState::Following && !owes && !waits && is_between
     }
 
     /// The same half, whose requests are counted in the totals of this account.
@@ -164,16 +167,16 @@ impl Near {
 
     fn hear_far_stream(&mut self, bytes: Bytes) {
         match self.state {
-            State::Parting(_) => self.write_lan(bytes),
+            HttpNearState::Parting(_) => self.write_lan(bytes),
             _ => self.hear_server(bytes),
         }
     }
 
     fn let_go_when_parted(&mut self) {
-        if let State::Parting(reason) = self.state
+        if let HttpNearState::Parting(reason) = self.state
             && !self.prefetch.as_ref().is_some_and(NearPrefetch::may_come)
         {
-            self.state = State::LetGo;
+            self.state = HttpNearState::LetGo;
             let letting_go = LettingGo::LetGo { reason };
             self.outputs
                 .push_back(AcceleratorOutput::LettingGo(letting_go));
@@ -182,7 +185,7 @@ impl Near {
 
     /// Takes what the client sends.
     fn hear_client(&mut self, mut bytes: Bytes) {
-        while !bytes.is_empty() && self.state == State::Following {
+        while !bytes.is_empty() && self.state == HttpNearState::Following {
             if self.client_waits() {
                 return self.hold_client(bytes);
             }
@@ -201,13 +204,15 @@ impl Near {
             };
             let run = bytes.split_to(step.length);
             match step.what {
-                What::PartOfHead => {}
-                What::Head(head, body) => self.request(*head, body),
-                What::Control => self.send_wan(FlowSegment::control(run)),
-                What::Payload | What::Opaque => self.send_wan(FlowSegment::payload(run)),
+                MessagePart::PartOfHead => {}
+                MessagePart::Head(head, body) => self.request(*head, body),
+                MessagePart::Control => self.send_wan(FlowSegment::control(run)),
+                MessagePart::Payload | MessagePart::Opaque => {
+                    self.send_wan(FlowSegment::payload(run))
+                }
             }
         }
-        if !matches!(self.state, State::Ended | State::LetGo) {
+        if !matches!(self.state, HttpNearState::Ended | HttpNearState::LetGo) {
             self.send_wan(FlowSegment::payload(bytes));
             self.let_go_when_drained();
         }
@@ -216,7 +221,7 @@ impl Near {
     /// Whether what the client sends next has to wait: behind an answer of our own, and while it is not known
     /// whether the server has to be asked once more for the one before.
     fn client_waits(&self) -> bool {
-        let validates = self.owed.iter().any(Owed::is_validating);
+        let validates = self.owed.iter().any(OwedResponse::is_validating);
         self.answering.is_some() || self.postponed.is_some() || validates
     }
 
@@ -251,16 +256,19 @@ impl Near {
             self.held -= bytes.len();
             self.hear_server(bytes);
         }
-        if self.answering.is_none() && self.server_finished && self.state != State::ServerEnded {
+        if self.answering.is_none()
+            && self.server_finished
+            && self.state != HttpNearState::ServerEnded
+        {
             self.hear_end_of_server();
         }
         if !self.owes_client()
             && self.answering.is_none()
-            && self.state == State::Following
+            && self.state == HttpNearState::Following
             && self.following.is_none()
             && let Some(head) = self.postponed.take()
         {
-            self.request(head, Body::Empty);
+            self.request(head, BodyFraming::Empty);
         }
         while !self.client_waits()
             && let Some(bytes) = self.held_client.pop_front()
@@ -268,7 +276,10 @@ impl Near {
             self.held -= bytes.len();
             self.hear_client(bytes);
         }
-        let goes_on = !matches!(self.state, State::Ended | State::Parting(_) | State::LetGo);
+        let goes_on = !matches!(
+            self.state,
+            HttpNearState::Ended | HttpNearState::Parting(_) | HttpNearState::LetGo
+        );
         if goes_on && !self.client_waits() && self.client_finished {
             self.client_finished = false;
             self.finish_wan();
@@ -290,7 +301,7 @@ impl Near {
         self.requests.is_between_messages() && self.owed.iter().any(|owed| owed.asks_upgrade)
     }
 
-    fn request(&mut self, head: RequestHead, body: Body) {
+    fn request(&mut self, head: RequestHead, body: BodyFraming) {
         if head.method() == b"CONNECT" {
             self.send_wan(FlowSegment::control(head.bytes));
             return self.drain(reasons::UPGRADED);
@@ -300,7 +311,9 @@ impl Near {
             self.prefetch(|prefetch| prefetch.note_unsafe(key.as_ref()));
         }
         let head = match body {
-            Body::Empty if self.cache.is_some() && self.state == State::Following => {
+            BodyFraming::Empty
+                if self.cache.is_some() && self.state == HttpNearState::Following =>
+            {
                 match self.answer(head, true) {
                     Some(head) => head,
                     None => return,
@@ -322,11 +335,11 @@ impl Near {
         }
         self.forward(
             bytes,
-            Owed {
+            OwedResponse {
                 asks_upgrade,
                 is_for_client: true,
                 cached,
-                rest: Rest::Pass,
+                rest: ReceivedRemainder::Pass,
             },
         );
     }
@@ -352,14 +365,14 @@ impl Near {
     }
 
     /// Sends a request to the server.
-    fn forward(&mut self, bytes: Bytes, owed: Owed) {
+    fn forward(&mut self, bytes: Bytes, owed: OwedResponse) {
         if let Some(cached) = &owed.cached {
             let (key, request) = (cached.key.clone(), cached.request.clone());
             self.prefetch(|prefetch| prefetch.before_request(&key, &request));
         }
         self.responses.expect(match bytes.starts_with(b"HEAD ") {
-            true => Expectation::NoBody,
-            false => Expectation::Usual,
+            true => BodyExpectation::NoBody,
+            false => BodyExpectation::Usual,
         });
         self.send_wan(FlowSegment::control(bytes));
         self.owed.push_back(owed);
@@ -370,7 +383,9 @@ impl Near {
 
     /// Takes what the server answers.
     fn hear_server(&mut self, mut bytes: Bytes) {
-        while !bytes.is_empty() && !matches!(self.state, State::LetGo | State::Ended) {
+        while !bytes.is_empty()
+            && !matches!(self.state, HttpNearState::LetGo | HttpNearState::Ended)
+        {
             if self.answering.is_some() {
                 return self.hold_server(bytes);
             }
@@ -380,20 +395,20 @@ impl Near {
             };
             let run = bytes.split_to(step.length);
             match step.what {
-                What::PartOfHead => continue,
-                What::Head(head, Body::Opaque) => {
+                MessagePart::PartOfHead => continue,
+                MessagePart::Head(head, BodyFraming::Opaque) => {
                     self.write_lan(head.bytes);
                     return self.give_up(bytes, reasons::UPGRADED);
                 }
-                What::Head(head, _) if head.is_interim() => {
+                MessagePart::Head(head, _) if head.is_interim() => {
                     if self.owed.front().is_some_and(|owed| owed.is_for_client) {
                         self.write_lan(head.bytes);
                     }
                     continue;
                 }
-                What::Head(head, body) => self.response(*head, body),
-                What::Control => self.content(run, false),
-                What::Payload | What::Opaque => self.content(run, true),
+                MessagePart::Head(head, body) => self.response(*head, body),
+                MessagePart::Control => self.content(run, false),
+                MessagePart::Payload | MessagePart::Opaque => self.content(run, true),
             }
             if step.is_end {
                 self.end_response();
@@ -406,15 +421,15 @@ impl Near {
     fn hear_end_of_server(&mut self) {
         self.server_finished = true;
         self.replace_missing_response();
-        if self.answering.is_some() || self.state == State::Ended {
+        if self.answering.is_some() || self.state == HttpNearState::Ended {
             return;
         }
-        if self.owed.front().is_none_or(Owed::is_untouched) {
+        if self.owed.front().is_none_or(OwedResponse::is_untouched) {
             let held = self.responses.take_held();
             self.write_lan(held.into());
         }
         self.outputs.push_back(AcceleratorOutput::FinishLan);
-        self.state = State::ServerEnded;
+        self.state = HttpNearState::ServerEnded;
         // What the client has sent since goes to the server, as far as it still goes anywhere.
         self.owed.clear();
         self.send_postponed();
@@ -442,7 +457,7 @@ impl Near {
 
     /// Ends the connection to the client behind what was written.
     fn end(&mut self) {
-        self.state = State::Ended;
+        self.state = HttpNearState::Ended;
         self.prefetch(NearPrefetch::abandon);
         self.outputs.push_back(AcceleratorOutput::FinishLan);
         self.outputs.push_back(AcceleratorOutput::FinishWan);
@@ -457,13 +472,13 @@ impl Near {
     }
 
     fn drain(&mut self, reason: ReasonCode) {
-        if self.state == State::Following {
-            self.state = State::Draining(reason);
+        if self.state == HttpNearState::Following {
+            self.state = HttpNearState::Draining(reason);
         }
     }
 
     fn let_go_when_drained(&mut self) {
-        if let State::Draining(reason) = self.state
+        if let HttpNearState::Draining(reason) = self.state
             && self.owed.is_empty()
             && self.answering.is_none()
         {
@@ -474,7 +489,7 @@ impl Near {
     /// The responses cannot be followed from here on: they pass as they come where they answer what the
     /// client sent, and nothing of ours is to be put among them.
     fn give_up(&mut self, bytes: Bytes, reason: ReasonCode) {
-        if !self.owed.iter().all(Owed::is_untouched) {
+        if !self.owed.iter().all(OwedResponse::is_untouched) {
             return self.close(reason);
         }
         let held = self.responses.take_held();
@@ -496,7 +511,7 @@ impl Near {
         }
         let held = self.responses.take_held();
         self.write_lan(held.into());
-        self.state = State::Parting(reason);
+        self.state = HttpNearState::Parting(reason);
         if self.prefetch.as_ref().is_some_and(NearPrefetch::may_come) {
             self.prefetch(NearPrefetch::stop);
         }
@@ -517,7 +532,7 @@ impl Near {
     }
 }
 
-impl AcceleratorHalf for Near {
+impl AcceleratorHalf for HttpNearHalf {
     fn handle(&mut self, now: Time, input: AcceleratorInput) {
         self.now = now;
         if matches!(
@@ -531,19 +546,19 @@ impl AcceleratorHalf for Near {
         }
         match input {
             // Nothing is of use any more to a client that was told that its connection ends.
-            _ if matches!(self.state, State::LetGo | State::Ended) => {
-                if input == AcceleratorInput::LanFinished && self.state == State::Ended {
+            _ if matches!(self.state, HttpNearState::LetGo | HttpNearState::Ended) => {
+                if input == AcceleratorInput::LanFinished && self.state == HttpNearState::Ended {
                     self.outputs.push_back(AcceleratorOutput::FinishWan);
                 }
             }
             AcceleratorInput::Start => self.open_at = self.cache.as_ref().map(|_| now + OPEN_AFTER),
-            AcceleratorInput::Lan(bytes) if matches!(self.state, State::Parting(_)) => {
+            AcceleratorInput::Lan(bytes) if matches!(self.state, HttpNearState::Parting(_)) => {
                 self.send_wan(FlowSegment::payload(bytes));
             }
-            AcceleratorInput::LanFinished if matches!(self.state, State::Parting(_)) => {
+            AcceleratorInput::LanFinished if matches!(self.state, HttpNearState::Parting(_)) => {
                 self.outputs.push_back(AcceleratorOutput::FinishWan);
             }
-            AcceleratorInput::WanFinished if matches!(self.state, State::Parting(_)) => {
+            AcceleratorInput::WanFinished if matches!(self.state, HttpNearState::Parting(_)) => {
                 self.outputs.push_back(AcceleratorOutput::FinishLan);
             }
             AcceleratorInput::Timeout if self.open_at.is_some_and(|at| at <= now) => {
@@ -593,12 +608,12 @@ impl AcceleratorHalf for Near {
     }
 
     fn buffered(&self) -> usize {
-        let owed: usize = self.owed.iter().map(Owed::held).sum();
+        let owed: usize = self.owed.iter().map(OwedResponse::held).sum();
         let ended = self.ended.values();
         let ended: usize = ended
             .map(|ended| ended.keeping.head.bytes.len() + 1_024)
             .sum();
-        let queues = self.owed.capacity() * size_of::<Owed>();
+        let queues = self.owed.capacity() * size_of::<OwedResponse>();
         let heads = self.requests.held().len() + self.responses.held().len();
         let prefetch = self.prefetch.as_ref().map_or(0, NearPrefetch::held);
         heads + self.held + ended + owed + queues + prefetch
@@ -620,22 +635,22 @@ impl AcceleratorHalf for Near {
 }
 
 /// Why a message that cannot be followed is let go, for the operator.
-fn reason(fault: Fault) -> ReasonCode {
+fn reason(fault: FramingFault) -> ReasonCode {
     match fault {
-        Fault::Limit => ReasonCode::LIMIT,
-        Fault::TransferEncoding => ReasonCode::UNSUPPORTED,
-        Fault::BareLineFeed
-        | Fault::BareCarriageReturn
-        | Fault::RequestLine
-        | Fault::StatusLine
-        | Fault::FieldName
-        | Fault::FieldValue
-        | Fault::Folded
-        | Fault::ContentLength
-        | Fault::TwoLengths
-        | Fault::ChunkSize
-        | Fault::ChunkEnd
-        | Fault::Host
-        | Fault::Unsolicited => ReasonCode::VIOLATION,
+        FramingFault::Limit => ReasonCode::LIMIT,
+        FramingFault::TransferEncoding => ReasonCode::UNSUPPORTED,
+        FramingFault::BareLineFeed
+        | FramingFault::BareCarriageReturn
+        | FramingFault::RequestLine
+        | FramingFault::StatusLine
+        | FramingFault::FieldName
+        | FramingFault::FieldValue
+        | FramingFault::Folded
+        | FramingFault::ContentLength
+        | FramingFault::TwoLengths
+        | FramingFault::ChunkSize
+        | FramingFault::ChunkEnd
+        | FramingFault::Host
+        | FramingFault::Unsolicited => ReasonCode::VIOLATION,
     }
 }

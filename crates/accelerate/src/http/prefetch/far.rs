@@ -28,9 +28,9 @@ use super::{
     ASKED_FOR, BYTES_PER_PAGE, CLOSED_WITHIN, CONNECTIONS_MAX, IDLE_FOR, LEVELS_MAX,
     OBJECTS_PER_PAGE, PAGES_MAX, QUEUED_MAX, STALLED_AFTER, STREAMED_FROM, YIELDS_FOR,
 };
-use crate::http::cache::{Key, ResponseReuse, Scheme};
+use crate::http::cache::{CacheKey, ResponseReuse, UrlScheme};
 use crate::http::config::PIPELINED_MAX;
-use crate::http::wire::{Body, RequestHead, ResponseHead, Version, has_option};
+use crate::http::wire::{BodyFraming, HttpVersion, RequestHead, ResponseHead, has_option};
 use crate::shared::SharedHandle;
 use crate::{AcceleratorOutput, ServerCommand, ServerConnection, ServerEvent};
 
@@ -78,7 +78,7 @@ struct NearAllowance {
 /// A request of the client's for something that may name subresources.
 #[derive(Clone, Debug)]
 struct FollowedRequest {
-    key: Key,
+    key: CacheKey,
     request: RequestHead,
     /// The page that was made of it.
     page: Option<PageId>,
@@ -147,7 +147,7 @@ impl FarPrefetch {
         if !is_plain || head.fields.has("range") {
             return None;
         }
-        let key = Key::of(self.server, Scheme::Http, head)?;
+        let key = CacheKey::of(self.server, UrlScheme::Http, head)?;
         let client = CopyHolder::Client(allowance.site, self.client);
         let accept = head.fields.single("accept").unwrap_or_default();
         let browser = head.fields.single("user-agent").unwrap_or_default();
@@ -163,7 +163,7 @@ impl FarPrefetch {
     }
 
     /// Takes the head of a response to the client, before it passes.
-    pub(in crate::http) fn note_head(&mut self, now: Time, head: &ResponseHead, body: Body) {
+    pub(in crate::http) fn note_head(&mut self, now: Time, head: &ResponseHead, body: BodyFraming) {
         let Some(Some(followed)) = self.requests.front() else {
             return;
         };
@@ -175,13 +175,13 @@ impl FarPrefetch {
             self.note_carried(now, &key, &request, head);
         }
         let is_early = head.status == 103;
-        let has_end = is_early || matches!(body, Body::Fixed(_) | Body::Chunked);
+        let has_end = is_early || matches!(body, BodyFraming::Fixed(_) | BodyFraming::Chunked);
         // Behind a response that ends the connection nothing can be sent.
         let stays = [&request.fields, &head.fields]
             .iter()
             .all(|fields| !has_option(fields, "connection", "close"))
-            && request.version == Version::Http11
-            && head.version == Version::Http11;
+            && request.version == HttpVersion::Http11
+            && head.version == HttpVersion::Http11;
         let is_document = request
             .fields
             .single("sec-fetch-dest")
@@ -622,7 +622,7 @@ impl FarPrefetch {
         let request =
             page.and_then(|page| page.context.request_for(&candidate.target, candidate.kind));
         if let (Some(request), Some(head)) = (request, &current.head)
-            && let Some(key) = Key::of(self.server, Scheme::Http, &request)
+            && let Some(key) = CacheKey::of(self.server, UrlScheme::Http, &request)
         {
             self.note_carried(now, &key, &request, head);
         }
@@ -639,7 +639,7 @@ impl FarPrefetch {
     }
 
     /// Remembers who needs no copy of a response that passes.
-    fn note_carried(&self, now: Time, key: &Key, request: &RequestHead, head: &ResponseHead) {
+    fn note_carried(&self, now: Time, key: &CacheKey, request: &RequestHead, head: &ResponseHead) {
         let Some(allowance) = self.allowance else {
             return;
         };

@@ -11,8 +11,8 @@ use vocab::{FlowSegment, SegmentKind, Time};
 use super::frames::{PageId, PrefetchFrame, PrefetchId};
 use super::subresource::SubresourceKind::{Image, Style};
 use super::*;
-use crate::http::far::Far;
-use crate::http::shared::Calendar;
+use crate::http::far::HttpFarHalf;
+use crate::http::shared::HttpCalendar;
 use crate::shared::SharedHandle;
 use crate::{
     AcceleratorHalf, AcceleratorInput, AcceleratorOutput, ServerCommand, ServerConnection,
@@ -29,7 +29,7 @@ enum SentItem {
 }
 
 struct FarStand {
-    far: Far,
+    far: HttpFarHalf,
     now: Time,
     sent: Vec<SentItem>,
     commands: VecDeque<(ServerConnection, ServerCommand)>,
@@ -37,7 +37,7 @@ struct FarStand {
 
 fn memory() -> SharedHandle<FarMemory> {
     let mut memory = FarMemory::new(1);
-    memory.set_calendar(Calendar {
+    memory.set_calendar(HttpCalendar {
         now: Time::ZERO,
         since_1970: Duration::from_secs(1_767_225_600),
     });
@@ -54,7 +54,7 @@ impl FarStand {
         let server = SocketAddr::from(([198, 18, 2, 2], 80));
         let prefetch = FarPrefetch::new(memory, Arc::new(settings), client, server);
         let mut stand = Self {
-            far: Far::new().with_prefetch(prefetch),
+            far: HttpFarHalf::new().with_prefetch(prefetch),
             now: Time::ZERO,
             sent: Vec::new(),
             commands: VecDeque::new(),

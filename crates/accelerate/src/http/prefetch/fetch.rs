@@ -15,7 +15,9 @@ use vocab::Time;
 use super::document::ScannedDocument;
 use super::queue::FetchCandidate;
 use super::{OBJECT_MAX, RESPONSE_HEAD_MAX, STREAMED_FROM};
-use crate::http::wire::{Body, Expectation, ResponseHead, Responses, Version, What, has_option};
+use crate::http::wire::{
+    BodyExpectation, BodyFraming, HttpVersion, MessagePart, ResponseHead, Responses, has_option,
+};
 
 /// A further connection.
 #[derive(Debug)]
@@ -74,7 +76,7 @@ impl FetchConnection {
 
     /// Notes that a candidate is asked for.
     pub(super) fn ask(&mut self, until: Time, candidate: FetchCandidate) {
-        self.responses.expect(Expectation::Usual);
+        self.responses.expect(BodyExpectation::Usual);
         self.until = until;
         self.current = Some(FetchedResponse {
             candidate,
@@ -127,17 +129,17 @@ impl FetchConnection {
             let step = self.responses.step(&bytes).map_err(|_| UnfitResponse)?;
             let run = bytes.split_to(step.length);
             match step.what {
-                What::PartOfHead | What::Control => {}
-                What::Head(head, _) if head.is_interim() => continue,
-                What::Head(head, body) => {
+                MessagePart::PartOfHead | MessagePart::Control => {}
+                MessagePart::Head(head, _) if head.is_interim() => continue,
+                MessagePart::Head(head, body) => {
                     judge(&head, body)?;
-                    current.keeps_alive = head.version == Version::Http11
+                    current.keeps_alive = head.version == HttpVersion::Http11
                         && !has_option(&head.fields, "connection", "close");
                     let begin = begin.take();
                     current.document = begin.and_then(|begin| begin(&current.candidate, &head));
                     current.head = Some(*head);
                 }
-                What::Payload => {
+                MessagePart::Payload => {
                     current.length += run.len() as u64;
                     if current.length > OBJECT_MAX {
                         return Err(UnfitResponse);
@@ -148,7 +150,7 @@ impl FetchConnection {
                     current.held_bytes += run.len();
                     current.held.push_back(run);
                 }
-                What::Opaque => return Err(UnfitResponse),
+                MessagePart::Opaque => return Err(UnfitResponse),
             }
             if step.is_end {
                 current.is_whole = true;
@@ -173,13 +175,13 @@ impl FetchConnection {
 }
 
 /// Only a whole response that any server would send again is sent ahead.
-fn judge(head: &ResponseHead, body: Body) -> Result<(), UnfitResponse> {
+fn judge(head: &ResponseHead, body: BodyFraming) -> Result<(), UnfitResponse> {
     let fields = &head.fields;
     let has_end = match body {
-        Body::Empty | Body::Chunked => true,
-        Body::Fixed(length) => length <= OBJECT_MAX,
+        BodyFraming::Empty | BodyFraming::Chunked => true,
+        BodyFraming::Fixed(length) => length <= OBJECT_MAX,
         // Whether it is whole is not known at its end.
-        Body::UntilClose | Body::Opaque => false,
+        BodyFraming::UntilClose | BodyFraming::Opaque => false,
     };
     // A page in the place of a file asks to log in, or says that there is none.
     let content_type = fields.single("content-type").unwrap_or_default();

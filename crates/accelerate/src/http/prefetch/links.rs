@@ -4,10 +4,10 @@
 use super::document::NamedSubresource;
 use super::reference::{DocumentUrl, ReferenceBase};
 use super::subresource::SubresourceKind;
-use crate::http::wire::Fields;
+use crate::http::wire::FieldSection;
 
 /// The subresources on the same server that a head names.
-pub(super) fn named_by(url: &DocumentUrl, fields: &Fields) -> Vec<NamedSubresource> {
+pub(super) fn named_by(url: &DocumentUrl, fields: &FieldSection) -> Vec<NamedSubresource> {
     let base = ReferenceBase::new(url.clone());
     let links = fields.list("link");
     let named = links.filter_map(|link| {

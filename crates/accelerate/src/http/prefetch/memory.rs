@@ -13,7 +13,7 @@ use bytes::Bytes;
 use vocab::Time;
 
 use crate::http::cache::WallTime;
-use crate::http::shared::Calendar;
+use crate::http::shared::HttpCalendar;
 
 use super::{ACCEPT_MAX, ACCEPTS_MAX, NAMES_MAX, SERVER_CONNECTIONS_MAX};
 
@@ -36,7 +36,7 @@ pub(in crate::http) struct FarMemory {
     /// Mixed into hashes, so that nobody can choose two URLs that are taken for one.
     secret: u64,
     /// `None` until it is known; without it no age can be computed.
-    calendar: Option<Calendar>,
+    calendar: Option<HttpCalendar>,
     /// Until when a holder needs no copy of a URL.
     carried: RecentNames,
     /// When a client asked for a URL itself.
@@ -90,7 +90,7 @@ impl FarMemory {
     }
 
     /// Takes the time on the calendar.
-    pub(in crate::http) fn set_calendar(&mut self, calendar: Calendar) {
+    pub(in crate::http) fn set_calendar(&mut self, calendar: HttpCalendar) {
         self.calendar = Some(calendar);
     }
 

@@ -18,8 +18,8 @@ use super::request::PageContext;
 use super::settings::PrefetchSettings;
 use super::table::{AheadMatch, AheadTable, AskingClient};
 use super::{ARRIVING_MAX, PAGES_MAX, PATIENCE, RESPONSE_HEAD_MAX, WAITS_MAX};
-use crate::http::cache::{Key, LookUp, Stored, WallTime};
-use crate::http::shared::{Content, SharedCache};
+use crate::http::cache::{CacheKey, LookUp, StoredResponse, WallTime};
+use crate::http::shared::{SharedCache, SharedContent};
 use crate::http::wire::{RequestHead, ResponseHead};
 use crate::shared::SharedHandle;
 use crate::{AcceleratorOutput, ContentId, ContentRefusal, ContentReport, ContentRequest};
@@ -49,7 +49,7 @@ pub(in crate::http) struct NearPrefetch {
 /// A response that was promised on this flow.
 #[derive(Debug)]
 struct ArrivingResponse {
-    key: Key,
+    key: CacheKey,
     request: RequestHead,
     asked: WallTime,
     /// With the moment when it came.
@@ -60,7 +60,7 @@ struct ArrivingResponse {
 
 #[derive(Debug)]
 struct AwaitedResponse {
-    key: Key,
+    key: CacheKey,
     request: RequestHead,
     since: Time,
     until: Time,
@@ -74,7 +74,7 @@ pub(in crate::http) enum AheadAnswer {
     /// Nothing: the server is asked.
     Nothing,
     /// This answers it.
-    Response(Box<Stored<Content>>),
+    Response(Box<StoredResponse<SharedContent>>),
     /// A response is on its way; the half is woken or gets its timeout.
     OnItsWay,
 }
@@ -102,7 +102,7 @@ impl NearPrefetch {
     }
 
     /// A request is about to go to the server: says first how much may be sent ahead for it.
-    pub(in crate::http) fn before_request(&mut self, key: &Key, request: &RequestHead) {
+    pub(in crate::http) fn before_request(&mut self, key: &CacheKey, request: &RequestHead) {
         if self.is_stopped || request.method() != b"GET" {
             return;
         }
@@ -272,7 +272,7 @@ impl NearPrefetch {
         arriving.is_done = true;
         match (arriving.head.is_some(), arriving.content) {
             (true, Some(content)) => self.content(ContentRequest::Finish { id: content }),
-            (true, None) => self.complete(now, cache, id, Content::default(), 0),
+            (true, None) => self.complete(now, cache, id, SharedContent::default(), 0),
             (false, _) => self.fail(id),
         }
     }
@@ -292,7 +292,7 @@ impl NearPrefetch {
         match report {
             ContentReport::Stored { id, handle, length } => {
                 if let Some(id) = of(id, &self.arriving) {
-                    let content = Content {
+                    let content = SharedContent {
                         handle: Some(handle),
                     };
                     self.complete(now, cache, id, content, length);
@@ -329,7 +329,7 @@ impl NearPrefetch {
         now: Time,
         cache: &SharedCache,
         id: PrefetchId,
-        content: Content,
+        content: SharedContent,
         length: u64,
     ) {
         let Some(arriving) = self.arriving.remove(&id) else {
@@ -352,7 +352,8 @@ impl NearPrefetch {
             true => None,
             false => {
                 let content = (content, length);
-                let stored = Stored::of_prefetched(asked, *answered, key, exchange, content);
+                let stored =
+                    StoredResponse::of_prefetched(asked, *answered, key, exchange, content);
                 if stored.is_none() {
                     // It answers no request at all.
                     return self
@@ -382,7 +383,7 @@ impl NearPrefetch {
     pub(in crate::http) fn meet(
         &mut self,
         now: Time,
-        key: &Key,
+        key: &CacheKey,
         request: &RequestHead,
     ) -> AheadAnswer {
         let is_same = |awaited: &AwaitedResponse| {
@@ -416,19 +417,19 @@ impl NearPrefetch {
     }
 
     /// The client is answered with what [`Self::meet`] found.
-    pub(in crate::http) fn take_held(&mut self, key: &Key, request: &RequestHead) {
+    pub(in crate::http) fn take_held(&mut self, key: &CacheKey, request: &RequestHead) {
         self.table
             .with(|table| table.take_held(self.asker, key, request));
     }
 
     /// The client is answered from the cache.
-    pub(in crate::http) fn note_cache_hit(&mut self, key: &Key) {
+    pub(in crate::http) fn note_cache_hit(&mut self, key: &CacheKey) {
         self.awaited = None;
         self.table.with(|table| table.note_cache_hit(key));
     }
 
     /// A request that may change something at the server.
-    pub(in crate::http) fn note_unsafe(&mut self, key: Option<&Key>) {
+    pub(in crate::http) fn note_unsafe(&mut self, key: Option<&CacheKey>) {
         if let Some(key) = key {
             self.table
                 .with(|table| table.forget_client(self.asker.client, key.server));

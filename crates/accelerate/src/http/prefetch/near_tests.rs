@@ -13,9 +13,9 @@ use super::frames::{PageId, PrefetchFrame, PrefetchId};
 use super::subresource::SubresourceKind::Image;
 use super::*;
 use crate::http::config::INDEX_MAX;
-use crate::http::near::Near;
+use crate::http::near::HttpNearHalf;
 use crate::http::reasons;
-use crate::http::shared::{Calendar, SharedCache};
+use crate::http::shared::{HttpCalendar, SharedCache};
 use crate::shared::SharedHandle;
 use crate::{
     AcceleratorHalf, AcceleratorInput, AcceleratorOutput, ContentHandle, ContentId, ContentRefusal,
@@ -37,7 +37,7 @@ struct NearStand {
 }
 
 struct NearFlow {
-    near: Near,
+    near: HttpNearHalf,
     to_client: Vec<u8>,
     frames: Vec<PrefetchFrame>,
     to_server: Vec<u8>,
@@ -48,7 +48,7 @@ struct NearFlow {
 impl NearStand {
     fn new() -> Self {
         let server = SocketAddr::from(([198, 18, 2, 2], 80));
-        let calendar = Calendar {
+        let calendar = HttpCalendar {
             now: Time::ZERO,
             since_1970: Duration::from_secs(1_767_225_600),
         };
@@ -79,7 +79,7 @@ impl NearStand {
         let prefetch = NearPrefetch::new(self.table.clone(), settings, asker);
         let server = SocketAddr::from(([198, 18, 2, 2], 80));
         let cache = self.cache.for_flow(flow, server);
-        let near = Near::new(Some(cache)).with_prefetch(prefetch);
+        let near = HttpNearHalf::new(Some(cache)).with_prefetch(prefetch);
         self.flows.insert(
             flow,
             NearFlow {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::CONTEXT_MAX;
 use super::reference::DocumentUrl;
 use super::subresource::SubresourceKind;
-use crate::http::wire::{Fields, RequestHead, has_option};
+use crate::http::wire::{FieldSection, RequestHead, has_option};
 
 /// Fields that belong to the page's own request or to its connection.
 const OF_PAGE: [&str; 27] = [
@@ -149,7 +149,7 @@ fn is_fetch_metadata(name: &[u8]) -> bool {
 }
 
 /// True if a field of a page's request belongs in those for its subresources.
-fn is_inherited(fields: &Fields, name: &[u8]) -> bool {
+fn is_inherited(fields: &FieldSection, name: &[u8]) -> bool {
     let is_hop = std::str::from_utf8(name).is_ok_and(|name| has_option(fields, "connection", name));
     // A person who reloads a page has it asked for anew, and not what it names.
     let is_reload = is(name, "cache-control") && has_option(fields, "cache-control", "max-age=0");

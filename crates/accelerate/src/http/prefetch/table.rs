@@ -19,8 +19,8 @@ use vocab::Time;
 use super::frames::PrefetchId;
 use super::request::is_alike;
 use super::{HELD_FOR, HELD_MAX, HOSTS_MAX, JUDGED_MAX, JUDGED_MIN, OBJECTS_MIN, OBJECTS_PER_PAGE};
-use crate::http::cache::{Key, Stored};
-use crate::http::shared::Content;
+use crate::http::cache::{CacheKey, StoredResponse};
+use crate::http::shared::SharedContent;
 use crate::http::wire::RequestHead;
 
 /// The responses ahead of their requests of one node.
@@ -28,9 +28,9 @@ use crate::http::wire::RequestHead;
 pub(in crate::http) struct AheadTable {
     /// The run of this node, for far nodes.
     site: u64,
-    responses: HashMap<Key, Vec<AheadResponse>>,
+    responses: HashMap<CacheKey, Vec<AheadResponse>>,
     /// When what has come is judged, in the order of that.
-    judged: VecDeque<(Time, Key, u64)>,
+    judged: VecDeque<(Time, CacheKey, u64)>,
     /// The flows that responses come on.
     pushers: BTreeMap<u64, PushingFlow>,
     hosts: HashMap<(SocketAddr, Bytes), HitCount>,
@@ -58,7 +58,7 @@ enum AheadState {
     /// These flows wait for it.
     OnItsWay { id: PrefetchId, waiting: Vec<u64> },
     /// For its client, once.
-    Held(Box<Stored<Content>>),
+    Held(Box<StoredResponse<SharedContent>>),
     /// The shared cache has it.
     InCache,
 }
@@ -99,7 +99,7 @@ pub(super) enum AheadMatch {
     /// Nothing.
     Nothing,
     /// A response that answers it.
-    Held(Box<Stored<Content>>),
+    Held(Box<StoredResponse<SharedContent>>),
     /// One is on its way; the flow is woken when it has come, or does not come. Something last came then.
     OnItsWay(Time),
 }
@@ -154,7 +154,7 @@ impl AheadTable {
         now: Time,
         asker: AskingClient,
         id: PrefetchId,
-        key: &Key,
+        key: &CacheKey,
         request: RequestHead,
     ) -> bool {
         let memory = memory_of(key, &request);
@@ -197,9 +197,9 @@ impl AheadTable {
         &mut self,
         now: Time,
         flow: u64,
-        (id, key): (PrefetchId, &Key),
+        (id, key): (PrefetchId, &CacheKey),
         length: u64,
-        stored: Option<Stored<Content>>,
+        stored: Option<StoredResponse<SharedContent>>,
     ) {
         let count = &mut self.pusher(now, flow).count;
         count.responses += 1;
@@ -223,7 +223,7 @@ impl AheadTable {
     }
 
     /// A response does not come.
-    pub(super) fn fail(&mut self, flow: u64, id: PrefetchId, key: &Key) {
+    pub(super) fn fail(&mut self, flow: u64, id: PrefetchId, key: &CacheKey) {
         if let Some(number) = self.on_its_way(flow, id, key).map(|found| found.number)
             && let Some(response) = self.remove(key, number)
         {
@@ -231,7 +231,12 @@ impl AheadTable {
         }
     }
 
-    fn on_its_way(&mut self, flow: u64, id: PrefetchId, key: &Key) -> Option<&mut AheadResponse> {
+    fn on_its_way(
+        &mut self,
+        flow: u64,
+        id: PrefetchId,
+        key: &CacheKey,
+    ) -> Option<&mut AheadResponse> {
         let responses = self.responses.get_mut(key)?;
         let is_it = |response: &&mut AheadResponse| {
             let state = &response.state;
@@ -247,7 +252,7 @@ impl AheadTable {
         }
     }
 
-    fn remove(&mut self, key: &Key, number: u64) -> Option<AheadResponse> {
+    fn remove(&mut self, key: &CacheKey, number: u64) -> Option<AheadResponse> {
         let responses = self.responses.get_mut(key)?;
         let at = responses
             .iter()
@@ -264,7 +269,7 @@ impl AheadTable {
     pub(super) fn meet(
         &mut self,
         asker: AskingClient,
-        key: &Key,
+        key: &CacheKey,
         request: &RequestHead,
     ) -> AheadMatch {
         let Some(responses) = self.responses.get_mut(key) else {
@@ -302,7 +307,7 @@ impl AheadTable {
     }
 
     /// A client is answered with what is held for it, which nobody gets again.
-    pub(super) fn take_held(&mut self, asker: AskingClient, key: &Key, request: &RequestHead) {
+    pub(super) fn take_held(&mut self, asker: AskingClient, key: &CacheKey, request: &RequestHead) {
         let responses = self.responses.get(key).into_iter().flatten();
         let fits = |response: &&AheadResponse| {
             response.client == asker.client
@@ -315,7 +320,7 @@ impl AheadTable {
     }
 
     /// A client is answered from the cache.
-    pub(super) fn note_cache_hit(&mut self, key: &Key) {
+    pub(super) fn note_cache_hit(&mut self, key: &CacheKey) {
         let responses = self.responses.get(key).into_iter().flatten();
         let is_in_cache = |response: &&AheadResponse| matches!(response.state, AheadState::InCache);
         let numbers: Vec<u64> = responses
@@ -328,7 +333,7 @@ impl AheadTable {
     }
 
     /// Nobody waits for a response any more.
-    pub(super) fn give_up(&mut self, asker: AskingClient, key: &Key, request: &RequestHead) {
+    pub(super) fn give_up(&mut self, asker: AskingClient, key: &CacheKey, request: &RequestHead) {
         let responses = self.responses.get_mut(key).into_iter().flatten();
         let mut declined = Vec::new();
         for response in responses {
@@ -363,7 +368,7 @@ impl AheadTable {
         self.forget_if(|_, _| true);
     }
 
-    fn forget_if(&mut self, is_of_no_use: impl Fn(&Key, &AheadResponse) -> bool) {
+    fn forget_if(&mut self, is_of_no_use: impl Fn(&CacheKey, &AheadResponse) -> bool) {
         let mut forgotten = Vec::new();
         for (key, responses) in &self.responses {
             let of_no_use = responses
@@ -391,14 +396,14 @@ impl AheadTable {
 
     /// Judges what was not asked for in time, and forgets it.
     pub(in crate::http) fn timeout(&mut self, now: Time) {
-        let is_due = |(at, _, _): &mut (Time, Key, u64)| *at <= now;
+        let is_due = |(at, _, _): &mut (Time, CacheKey, u64)| *at <= now;
         while let Some((_, key, number)) = self.judged.pop_front_if(is_due) {
             self.judge(&key, number, false);
         }
     }
 
     /// A response was asked for, or was not in time.
-    fn judge(&mut self, key: &Key, number: u64, is_used: bool) {
+    fn judge(&mut self, key: &CacheKey, number: u64, is_used: bool) {
         let Some(response) = self.remove(key, number) else {
             return;
         };
@@ -421,7 +426,7 @@ impl AheadTable {
     }
 
     /// Responses that are taken ahead for one page of a host.
-    pub(super) fn objects(&self, key: &Key) -> u16 {
+    pub(super) fn objects(&self, key: &CacheKey) -> u16 {
         let count = self.hosts.get(&(key.server, origin(key)));
         let Some(count) = count.filter(|count| count.judged >= JUDGED_MIN) else {
             return OBJECTS_PER_PAGE;
@@ -453,7 +458,7 @@ impl AheadTable {
 }
 
 /// `http://host` of a URL.
-fn origin(key: &Key) -> Bytes {
+fn origin(key: &CacheKey) -> Bytes {
     let url = &key.url;
     let authority = url.windows(3).position(|part| part == b"://");
     let authority = authority.map_or(0, |at| at + 3);
@@ -461,6 +466,6 @@ fn origin(key: &Key) -> Bytes {
     url.slice(..end.map_or(url.len(), |end| authority + end))
 }
 
-fn memory_of(key: &Key, request: &RequestHead) -> usize {
+fn memory_of(key: &CacheKey, request: &RequestHead) -> usize {
     2 * key.url.len() + request.bytes.len() + 2_048
 }

@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 
 use super::*;
 use crate::http::config::INDEX_MAX;
-use crate::http::shared::Calendar;
+use crate::http::shared::HttpCalendar;
 
 /// 1 January 2026, 00:00:00 GMT.
 const EPOCH_MS: u64 = 1_767_225_600_000;
 
 fn cache() -> SharedCache {
     let server = SocketAddr::from(([198, 18, 2, 2], 80));
-    let calendar = Calendar {
+    let calendar = HttpCalendar {
         now: Time::ZERO,
         since_1970: Duration::from_millis(EPOCH_MS),
     };
@@ -19,15 +19,15 @@ fn cache() -> SharedCache {
 }
 
 /// Clients of one site, one after the other, each on its own connection.
-pub(super) struct Site {
+pub(super) struct CachingSite {
     pub(super) cache: SharedCache,
     now: Time,
 }
 
 /// One connection of a client.
-struct Connection(Pair);
+struct ClientConnection(HttpHalfPair);
 
-impl Site {
+impl CachingSite {
     pub(super) fn new() -> Self {
         Self {
             cache: cache(),
@@ -40,18 +40,18 @@ impl Site {
     }
 
     /// The connection of a client, with this number.
-    pub(super) fn connect_as(&self, flow: u64) -> Pair {
+    pub(super) fn connect_as(&self, flow: u64) -> HttpHalfPair {
         let server = SocketAddr::from(([198, 18, 2, 2], 80));
-        let mut pair = Pair::with(Some(self.cache.for_flow(flow, server)));
+        let mut pair = HttpHalfPair::with(Some(self.cache.for_flow(flow, server)));
         pair.now = self.now;
         pair.flow = flow;
         pair
     }
 
-    fn connect(&self) -> Connection {
-        let mut pair = Pair::with(Some(self.cache.clone()));
+    fn connect(&self) -> ClientConnection {
+        let mut pair = HttpHalfPair::with(Some(self.cache.clone()));
         pair.now = self.now;
-        Connection(pair)
+        ClientConnection(pair)
     }
 
     /// Asks on a new connection: what the server is asked, and what the client gets once it has answered so.
@@ -67,7 +67,7 @@ impl Site {
     }
 }
 
-impl Connection {
+impl ClientConnection {
     fn ask(&mut self, request: &str, response: &str) -> (String, String) {
         let before = (self.0.to_server.len(), self.0.to_client.len());
         self.0.say(WanEnd::Near, request.as_bytes());
@@ -90,7 +90,7 @@ pub(super) fn ok(fields: &str, content: &str) -> String {
 
 #[test]
 fn a_fresh_response_answers_the_next_client_with_its_age() {
-    let mut site = Site::new();
+    let mut site = CachingSite::new();
     let response = ok("Cache-Control: max-age=60\r\nX: y\r\n", "hello");
     assert_eq!(site.get("", &response), (true, response.clone()));
     site.wait(59);
@@ -114,7 +114,7 @@ fn a_fresh_response_answers_the_next_client_with_its_age() {
 
 #[test]
 fn a_chunked_response_is_stored_without_its_chunks() {
-    let site = Site::new();
+    let site = CachingSite::new();
     let response = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nTransfer-Encoding: chunked\r\n\r\n\
         3\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: x\r\n\r\n";
     assert_eq!(site.get("", response), (true, response.to_owned()));
@@ -130,7 +130,7 @@ fn a_chunked_response_is_stored_without_its_chunks() {
 
 #[test]
 fn a_stale_response_costs_one_conditional_request() {
-    let mut site = Site::new();
+    let mut site = CachingSite::new();
     let response = ok(
         "Cache-Control: max-age=10\r\nETag: \"1\"\r\nX: old\r\n",
         "hello",
@@ -164,7 +164,7 @@ fn a_stale_response_costs_one_conditional_request() {
 
 #[test]
 fn pipelined_answers_keep_their_order() {
-    let site = Site::new();
+    let site = CachingSite::new();
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
     site.ask(
         &get("/stored"),
@@ -213,7 +213,7 @@ fn a_private_response_is_never_given_to_another_client() {
             "Cache-Control: max-age=60\r\n",
         ),
     ] {
-        let site = Site::new();
+        let site = CachingSite::new();
         let secret = ok(response, "secret");
         assert_eq!(site.get(request, &secret), (true, secret.clone()));
         let other = ok("", "other");
@@ -231,7 +231,7 @@ fn a_private_response_is_never_given_to_another_client() {
 
 #[test]
 fn variants_are_told_apart_by_the_fields_that_vary_names() {
-    let site = Site::new();
+    let site = CachingSite::new();
     let variant = |content: &str| {
         ok(
             "Cache-Control: max-age=60\r\nVary: Accept-Language, X\r\n",
@@ -262,7 +262,7 @@ fn variants_are_told_apart_by_the_fields_that_vary_names() {
 
 #[test]
 fn many_variants_displace_each_other_and_take_no_more_memory() {
-    let site = Site::new();
+    let site = CachingSite::new();
     for number in 0..10_000 {
         let response = ok("Cache-Control: max-age=60\r\nVary: User-Agent\r\n", "x");
         assert!(site.get(&format!("User-Agent: {number}\r\n"), &response).0);
@@ -282,7 +282,7 @@ fn an_unsafe_request_that_succeeds_invalidates_what_it_changes() {
         (404, false),
         (500, false),
     ] {
-        let site = Site::new();
+        let site = CachingSite::new();
         site.get("", &ok("Cache-Control: max-age=60\r\n", "old"));
         site.ask(
             "GET /other HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -311,7 +311,7 @@ fn an_unsafe_request_that_succeeds_invalidates_what_it_changes() {
 /// Cache poisoning: what is not part of the key must not reach another client.
 #[test]
 fn hosts_servers_and_targets_are_kept_apart() {
-    let site = Site::new();
+    let site = CachingSite::new();
     let response = ok("Cache-Control: max-age=60\r\n", "a");
     site.get("", &response);
     let other = ok("", "other");
@@ -320,7 +320,7 @@ fn hosts_servers_and_targets_are_kept_apart() {
     assert!(!ask("GET / HTTP/1.1\r\nHost: b\r\n\r\n").is_empty());
     assert!(!ask("GET /?x HTTP/1.1\r\nHost: a\r\n\r\n").is_empty());
     let elsewhere = SocketAddr::from(([198, 18, 2, 3], 80));
-    let elsewhere = Site {
+    let elsewhere = CachingSite {
         cache: site.cache.for_flow(0, elsewhere),
         now: site.now,
     };
@@ -340,7 +340,7 @@ fn hosts_servers_and_targets_are_kept_apart() {
 
 #[test]
 fn a_response_that_is_cut_short_is_not_stored() {
-    let site = Site::new();
+    let site = CachingSite::new();
     let mut pair = site.connect().0;
     pair.say(WanEnd::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     pair.say(
@@ -383,7 +383,7 @@ fn stale_responses_stand_in_for_errors_only_where_that_is_allowed() {
             false,
         ),
     ] {
-        let mut site = Site::new();
+        let mut site = CachingSite::new();
         site.get("", &ok(fields, "stored"));
         site.wait(15);
         let (asked, got) = site.get("", error);
@@ -395,7 +395,7 @@ fn stale_responses_stand_in_for_errors_only_where_that_is_allowed() {
 
 #[test]
 fn stale_while_revalidate_answers_at_once_and_asks_behind_it() {
-    let mut site = Site::new();
+    let mut site = CachingSite::new();
     site.get(
         "",
         &ok(
@@ -418,7 +418,7 @@ fn stale_while_revalidate_answers_at_once_and_asks_behind_it() {
 
 #[test]
 fn a_client_s_own_conditions_are_answered_from_what_is_stored() {
-    let site = Site::new();
+    let site = CachingSite::new();
     site.get("", &ok("Cache-Control: max-age=60\r\nETag: W/\"1\"\r\nLast-Modified: Thu, 01 Jan 2015 00:00:00 GMT\r\n", "x"));
     for (fields, status) in [
         ("If-None-Match: \"0\", \"1\"\r\n", "304"),
@@ -447,7 +447,7 @@ fn a_client_s_own_conditions_are_answered_from_what_is_stored() {
 
 #[test]
 fn a_response_that_cannot_be_followed_closes_a_flow_whose_request_was_altered() {
-    let mut site = Site::new();
+    let mut site = CachingSite::new();
     site.get(
         "",
         &ok("Cache-Control: max-age=10\r\nETag: \"1\"\r\n", "one"),
@@ -465,7 +465,7 @@ fn a_response_that_cannot_be_followed_closes_a_flow_whose_request_was_altered() 
 
 #[test]
 fn a_client_that_ends_the_connection_gets_its_answer_first() {
-    let site = Site::new();
+    let site = CachingSite::new();
     site.get("", &ok("Cache-Control: max-age=60\r\n", "one"));
     let mut pair = site.connect().0;
     pair.say(
@@ -482,7 +482,7 @@ fn a_client_that_ends_the_connection_gets_its_answer_first() {
 
 #[test]
 fn content_that_is_gone_is_a_miss_and_never_a_wrong_byte() {
-    let mut site = Site::new();
+    let mut site = CachingSite::new();
     let response = ok("Cache-Control: max-age=10\r\nETag: \"1\"\r\n", "stored");
     site.get("", &response);
     // Fresh, and gone before the first byte: the server is asked.
@@ -514,7 +514,7 @@ fn content_that_is_gone_is_a_miss_and_never_a_wrong_byte() {
 
 #[test]
 fn shrinking_removes_the_least_recently_used_first() {
-    let site = Site::new();
+    let site = CachingSite::new();
     for number in 0..100 {
         let request = format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n");
         site.ask(&request, &ok("Cache-Control: max-age=60\r\n", "x"));

@@ -1,20 +1,20 @@
 //! Clients that ask for the same cold URL at once: the server is asked once, and nobody gets what is not theirs.
 
-use super::caching::{Site, ok};
+use super::caching::{CachingSite, ok};
 use super::*;
 
 const REQUEST: &str = "GET /big HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// Clients on connections of their own.
-struct Crowd {
-    site: Site,
-    pairs: Vec<Pair>,
+struct ClientCrowd {
+    site: CachingSite,
+    pairs: Vec<HttpHalfPair>,
 }
 
-impl Crowd {
+impl ClientCrowd {
     /// So many clients ask at once.
     fn asking(count: u64) -> Self {
-        let site = Site::new();
+        let site = CachingSite::new();
         let pairs = (0..count).map(|flow| site.connect_as(flow));
         let mut crowd = Self {
             pairs: pairs.collect(),
@@ -28,7 +28,7 @@ impl Crowd {
 
     /// Wakes those that are to be woken.
     fn wake(&mut self) {
-        let poll = |site: &Site| site.cache.with(|shared| shared.collapse.poll_wake());
+        let poll = |site: &CachingSite| site.cache.with(|shared| shared.collapse.poll_wake());
         while let Some(flow) = poll(&self.site) {
             let mut pairs = self.pairs.iter_mut();
             let pair = pairs.find(|pair| pair.flow == flow);
@@ -45,7 +45,7 @@ impl Crowd {
 
     /// How many of them have asked the server.
     fn asked(&self) -> usize {
-        let asked = |pair: &&Pair| !pair.to_server.is_empty();
+        let asked = |pair: &&HttpHalfPair| !pair.to_server.is_empty();
         self.pairs.iter().filter(asked).count()
     }
 
@@ -64,7 +64,7 @@ impl Crowd {
 
 #[test]
 fn thousand_clients_ask_the_server_once() {
-    let mut crowd = Crowd::asking(1_000);
+    let mut crowd = ClientCrowd::asking(1_000);
     assert_eq!(crowd.asked(), 1);
     crowd.answer(0, &ok("Cache-Control: max-age=60\r\n", "content"));
     assert_eq!(crowd.asked(), 1);
@@ -81,7 +81,7 @@ fn private_response_goes_to_its_client_alone() {
         "Cache-Control: max-age=60\r\nSet-Cookie: a=b\r\n",
         "Cache-Control: max-age=60\r\nVary: *\r\n",
     ] {
-        let mut crowd = Crowd::asking(5);
+        let mut crowd = ClientCrowd::asking(5);
         crowd.answer(0, &ok(fields, "secret"));
         // The others ask themselves, all at once.
         assert_eq!(crowd.asked(), 5, "{fields}");
@@ -101,7 +101,7 @@ fn private_response_goes_to_its_client_alone() {
 
 #[test]
 fn variant_of_another_client_is_not_shared() {
-    let mut crowd = Crowd::asking(1);
+    let mut crowd = ClientCrowd::asking(1);
     let mut other = crowd.site.connect_as(7);
     let request = REQUEST.replace("\r\n\r\n", "\r\nAccept-Language: de\r\n\r\n");
     other.say(WanEnd::Near, request.as_bytes());
@@ -114,7 +114,7 @@ fn variant_of_another_client_is_not_shared() {
 
 #[test]
 fn next_client_leads_when_the_first_leaves() {
-    let mut crowd = Crowd::asking(3);
+    let mut crowd = ClientCrowd::asking(3);
     // Its flow is reset, before and in the middle of the response.
     crowd.pairs.remove(0);
     crowd.wake();
@@ -134,13 +134,13 @@ fn next_client_leads_when_the_first_leaves() {
 
 #[test]
 fn clients_wait_a_bounded_time() {
-    let mut crowd = Crowd::asking(3);
+    let mut crowd = ClientCrowd::asking(3);
     crowd.wait(4);
     assert_eq!(crowd.asked(), 1);
     crowd.wait(2);
     assert_eq!(crowd.asked(), 3);
     // Once the head has come they wait longer, for all of it.
-    let mut crowd = Crowd::asking(3);
+    let mut crowd = ClientCrowd::asking(3);
     let response = ok("Cache-Control: max-age=60\r\n", "content");
     crowd.answer(0, &response[..response.len() - 2]);
     crowd.wait(29);
@@ -151,7 +151,7 @@ fn clients_wait_a_bounded_time() {
 
 #[test]
 fn client_that_leaves_while_it_waits_is_forgotten() {
-    let mut crowd = Crowd::asking(3);
+    let mut crowd = ClientCrowd::asking(3);
     crowd.pairs.remove(1);
     crowd.answer(0, &ok("Cache-Control: max-age=60\r\n", "content"));
     assert!(crowd.got(1).ends_with("content"));
@@ -160,7 +160,7 @@ fn client_that_leaves_while_it_waits_is_forgotten() {
 
 #[test]
 fn requests_with_credentials_or_conditions_do_not_wait() {
-    let mut crowd = Crowd::asking(1);
+    let mut crowd = ClientCrowd::asking(1);
     let fields = [
         "Authorization: Basic eDp5",
         "If-None-Match: \"1\"",

@@ -64,7 +64,7 @@ pub enum AuthorityError {
 }
 
 /// The operator's authority, and the key of the leaf certificates.
-pub(crate) struct Authority {
+pub(crate) struct LeafAuthority {
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
     /// Seconds since 1970 from which on, and until which, the authority is valid.
@@ -75,7 +75,7 @@ pub(crate) struct Authority {
     leaf_key: KeyPair,
 }
 
-impl Authority {
+impl LeafAuthority {
     /// Reads the certificate and the key of an authority.
     ///
     /// # Errors
@@ -179,7 +179,7 @@ fn permitted_domains(certificate: &X509Certificate<'_>) -> Option<Vec<String>> {
     (!domains.is_empty()).then_some(domains)
 }
 
-impl fmt::Debug for Authority {
+impl fmt::Debug for LeafAuthority {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Authority").finish_non_exhaustive()
     }
@@ -295,7 +295,7 @@ mod tests {
         let permitted = constraints.permitted_subtrees.as_ref().unwrap();
         assert_eq!(permitted.len(), 1);
         assert_eq!(permitted[0].base, GeneralName::DNSName("corp.example"));
-        let authority = Authority::parse(certificate.as_bytes(), key.as_bytes()).unwrap();
+        let authority = LeafAuthority::parse(certificate.as_bytes(), key.as_bytes()).unwrap();
         assert!(authority.permits("corp.example") && authority.permits("a.corp.example"));
         assert!(!authority.permits("xcorp.example") && !authority.permits("bank.example"));
     }
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn leaves_have_the_origins_names_and_end() {
         let (certificate, key) = new_authority().make().unwrap();
-        let authority = Authority::parse(certificate.as_bytes(), key.as_bytes()).unwrap();
+        let authority = LeafAuthority::parse(certificate.as_bytes(), key.as_bytes()).unwrap();
         let provider = rustls::crypto::ring::default_provider();
         let names = ["wiki.corp.example", "*.corp.example"];
         let sign = || {
@@ -327,7 +327,7 @@ mod tests {
         let (certificate, key) = new_authority().make().unwrap();
         let (_, other_key) = new_authority().make().unwrap();
         let parse = |certificate: &str, key: &str| {
-            Authority::parse(certificate.as_bytes(), key.as_bytes()).unwrap_err()
+            LeafAuthority::parse(certificate.as_bytes(), key.as_bytes()).unwrap_err()
         };
         assert_eq!(parse(&certificate, &other_key), AuthorityError::OtherKey);
         assert_eq!(parse("", &key), AuthorityError::Certificate);
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn keys_are_in_no_debug_form() {
         let (certificate, key) = new_authority().make().unwrap();
-        let authority = Authority::parse(certificate.as_bytes(), key.as_bytes()).unwrap();
+        let authority = LeafAuthority::parse(certificate.as_bytes(), key.as_bytes()).unwrap();
         assert_eq!(format!("{authority:?}"), "Authority { .. }");
     }
 }

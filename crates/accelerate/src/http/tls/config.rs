@@ -12,7 +12,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use zeroize::Zeroizing;
 
-use super::authority::Authority;
+use super::authority::LeafAuthority;
 use crate::settings::{FileSource, SettingError, SettingFile, SettingsTable, TableReader};
 
 /// Names that one list may hold. A company has some dozens of domains; each name of a new connection is compared
@@ -41,7 +41,7 @@ pub struct TlsSettings {
     /// True if decrypted content may be in the dictionary and the cache.
     pub may_store_decrypted: bool,
     /// The authority that signs leaf certificates, once its files are read.
-    pub(crate) authority: Option<Arc<Authority>>,
+    pub(crate) authority: Option<Arc<LeafAuthority>>,
     /// The certificates that origins are verified with, once they are read.
     pub(crate) trusted: Option<Arc<RootCertStore>>,
 }
@@ -184,7 +184,7 @@ impl TlsSettings {
             let (Some(certificate), Some(key)) = (contents.next(), contents.next()) else {
                 return Err("the authority's files are missing".to_owned());
             };
-            let authority = Authority::parse(certificate, key).map_err(|error| {
+            let authority = LeafAuthority::parse(certificate, key).map_err(|error| {
                 let path = |path: &Option<String>| path.clone().unwrap_or_default();
                 let (certificate, key) = (path(&self.ca_certificate), path(&self.ca_key));
                 format!("{certificate} and {key} are no authority for [http.tls]: {error}")

@@ -11,9 +11,9 @@ use vocab::{FlowSegment, SegmentKind, Time};
 
 use super::TlsState;
 use super::far_lanes::OriginLanes;
-use super::frames::{Carriage, TlsFrame};
+use super::frames::{TlsCarriage, TlsFrame};
 use super::origin::{OriginFault, OriginStream};
-use crate::http::far::Far;
+use crate::http::far::HttpFarHalf;
 use crate::http::reasons;
 use crate::{
     AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode, ServerCommand,
@@ -67,7 +67,7 @@ struct OriginSession {
 
 /// What works on the content.
 enum FarContent {
-    Http1(Box<Far>),
+    Http1(Box<HttpFarHalf>),
     /// Nothing any more: it passes as it is, inside TLS.
     Relay,
 }
@@ -135,7 +135,7 @@ impl FarTls {
             TlsFrame::Ask { name } => self.probe(now, &name),
             TlsFrame::Begin {
                 name,
-                carriage: Carriage::Single,
+                carriage: TlsCarriage::Single,
                 may_store,
             } => self.begin(now, name, may_store),
             TlsFrame::Relay => {
@@ -145,7 +145,7 @@ impl FarTls {
             }
             TlsFrame::Begin {
                 name,
-                carriage: Carriage::Lanes,
+                carriage: TlsCarriage::Lanes,
                 may_store,
             } => {
                 let may_store = may_store && self.may_store();
@@ -268,7 +268,7 @@ impl FarTls {
         self.session = Some(Box::new(OriginSession {
             name,
             stream,
-            inner: FarContent::Http1(Box::new(Far::new())),
+            inner: FarContent::Http1(Box::new(HttpFarHalf::new())),
             may_store: may_store && self.may_store(),
             waiting: 0,
             is_finished: false,

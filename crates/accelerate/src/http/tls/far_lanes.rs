@@ -10,7 +10,7 @@ use super::far::{HANDSHAKE_WITHIN, STREAM_OVERHEAD};
 use super::frames::TlsFrame;
 use super::lanes::{LANE_CREDIT, LANES_MAX};
 use super::origin::{OriginFault, OriginStream, OriginTrust};
-use crate::http::far::Far;
+use crate::http::far::HttpFarHalf;
 use crate::{
     AcceleratorHalf, AcceleratorInput, AcceleratorOutput, ServerCommand, ServerConnection,
     ServerEvent, ServerFailure,
@@ -36,7 +36,7 @@ pub(super) struct OriginLanes {
 
 struct OriginLane {
     stream: OriginStream,
-    far: Far,
+    far: HttpFarHalf,
     is_connected: bool,
     /// What is to go to the origin.
     queue: VecDeque<Bytes>,
@@ -126,7 +126,7 @@ impl OriginLanes {
             Ok(stream) => {
                 let lane = OriginLane {
                     stream,
-                    far: Far::new(),
+                    far: HttpFarHalf::new(),
                     is_connected: false,
                     queue: VecDeque::new(),
                     queued: 0,

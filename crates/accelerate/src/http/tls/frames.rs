@@ -31,7 +31,7 @@ const MAY_STORE: u8 = 1;
 
 /// How the requests of an intercepted connection travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carriage {
+pub(crate) enum TlsCarriage {
     /// One after the other, over the flow's own connection to the origin.
     Single,
     /// In lanes, each with a further connection to the origin.
@@ -101,7 +101,7 @@ pub(crate) enum TlsFrame {
         /// The origin's name.
         name: String,
         /// How requests travel.
-        carriage: Carriage,
+        carriage: TlsCarriage,
         /// True if the near node lets decrypted content into the dictionary.
         may_store: bool,
     },
@@ -153,8 +153,8 @@ impl TlsFrame {
             } => {
                 writer.u8(BEGIN).u8(u8::from(*may_store) * MAY_STORE);
                 writer.u8(match carriage {
-                    Carriage::Single => 1,
-                    Carriage::Lanes => 2,
+                    TlsCarriage::Single => 1,
+                    TlsCarriage::Lanes => 2,
                 });
                 writer.prefixed(name.as_bytes());
             }
@@ -216,8 +216,8 @@ impl TlsFrame {
             BEGIN => {
                 let flags = reader.u8()?;
                 let carriage = match reader.u8()? {
-                    1 => Carriage::Single,
-                    2 => Carriage::Lanes,
+                    1 => TlsCarriage::Single,
+                    2 => TlsCarriage::Lanes,
                     _ => return Err(MalformedFrame),
                 };
                 Self::Begin {
@@ -290,12 +290,12 @@ mod tests {
             TlsFrame::Ask { name: name() },
             TlsFrame::Begin {
                 name: name(),
-                carriage: Carriage::Single,
+                carriage: TlsCarriage::Single,
                 may_store: true,
             },
             TlsFrame::Begin {
                 name: name(),
-                carriage: Carriage::Lanes,
+                carriage: TlsCarriage::Lanes,
                 may_store: false,
             },
             TlsFrame::Relay,

@@ -22,9 +22,9 @@ use vocab::{FlowSegment, SegmentKind, Time};
 use super::facts::OriginFacts;
 use super::frames::TlsFrame;
 use crate::http::h2::{Http2Event, Http2Server, RequestBody};
-use crate::http::near::Near;
+use crate::http::near::HttpNearHalf;
 use crate::http::shared::SharedCache;
-use crate::http::wire::{Body, Expectation, ResponseHead, Responses, What};
+use crate::http::wire::{BodyExpectation, BodyFraming, MessagePart, ResponseHead, Responses};
 use crate::{
     AcceleratorHalf, AcceleratorInput, AcceleratorOutput, ContentId, ContentReport, ContentRequest,
     LettingGo,
@@ -79,7 +79,7 @@ enum NumberUse {
 }
 
 struct ClientLane {
-    near: Near,
+    near: HttpNearHalf,
     responses: Responses,
     exchange: Option<LaneExchange>,
     number: Option<u8>,
@@ -211,8 +211,8 @@ impl ClientLanes {
             return;
         };
         lane.responses.expect(match head.starts_with(b"HEAD ") {
-            true => Expectation::NoBody,
-            false => Expectation::Usual,
+            true => BodyExpectation::NoBody,
+            false => BodyExpectation::Usual,
         });
         lane.exchange = Some(LaneExchange {
             stream,
@@ -234,7 +234,7 @@ impl ClientLanes {
         let cache =
             cache.map(|cache| cache.for_proved_server(self.origin.server, Arc::clone(facts)));
         let mut lane = ClientLane {
-            near: Near::new(cache),
+            near: HttpNearHalf::new(cache),
             responses: Responses::new(),
             exchange: None,
             number: None,
@@ -473,18 +473,18 @@ impl ClientLanes {
             };
             let run = bytes.split_to(step.length);
             match step.what {
-                What::PartOfHead | What::Control => {}
-                What::Head(_, Body::Opaque) => return self.give_up(key),
-                What::Head(head, _) if head.is_interim() => {
+                MessagePart::PartOfHead | MessagePart::Control => {}
+                MessagePart::Head(_, BodyFraming::Opaque) => return self.give_up(key),
+                MessagePart::Head(head, _) if head.is_interim() => {
                     self.server.inform(stream, &head);
                     continue;
                 }
-                What::Head(head, body) => {
+                MessagePart::Head(head, body) => {
                     exchange.has_head = true;
-                    exchange.ends_with_connection = body == Body::UntilClose;
+                    exchange.ends_with_connection = body == BodyFraming::UntilClose;
                     self.server.respond(stream, &head, step.is_end);
                 }
-                What::Payload | What::Opaque => self.server.send_body(stream, run),
+                MessagePart::Payload | MessagePart::Opaque => self.server.send_body(stream, run),
             }
             if step.is_end {
                 self.server.finish_body(stream);

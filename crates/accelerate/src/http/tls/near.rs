@@ -14,11 +14,11 @@ use vocab::{FlowSegment, SegmentKind, Time};
 use super::TlsState;
 use super::client_hello::{ClientHello, HelloReader, HelloStep};
 use super::facts::{KnownOrigin, OriginFacts, OriginKnowledge};
-use super::frames::{Carriage, CertificateFault, TlsFrame};
+use super::frames::{CertificateFault, TlsCarriage, TlsFrame};
 use super::lanes::ClientLanes;
 use super::stream::{ReceivedBytes, TlsStream};
 use crate::http::config::OPEN_AFTER;
-use crate::http::near::Near;
+use crate::http::near::HttpNearHalf;
 use crate::http::reasons;
 use crate::http::shared::SharedCache;
 use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
@@ -77,7 +77,7 @@ struct ClientSession {
 enum NearContent {
     /// Nothing, until the handshake has ended.
     Handshake,
-    Http1(Box<Near>),
+    Http1(Box<HttpNearHalf>),
     Http2(Box<ClientLanes>),
     /// Nothing any more: it passes as it is, inside TLS.
     Relay,
@@ -325,7 +325,7 @@ impl NearTls {
             session.inner = NearContent::Http2(Box::new(lanes));
             return;
         }
-        session.inner = NearContent::Http1(Box::new(Near::new(cache)));
+        session.inner = NearContent::Http1(Box::new(HttpNearHalf::new(cache)));
         self.tell(now, AcceleratorInput::Start);
     }
 
@@ -481,9 +481,9 @@ impl NearTls {
             let begin = TlsFrame::Begin {
                 name: session.name.clone(),
                 carriage: match session.inner {
-                    NearContent::Http2(_) => Carriage::Lanes,
+                    NearContent::Http2(_) => TlsCarriage::Lanes,
                     NearContent::Handshake | NearContent::Http1(_) | NearContent::Relay => {
-                        Carriage::Single
+                        TlsCarriage::Single
                     }
                 },
                 may_store: session.may_store,

@@ -16,14 +16,14 @@ use rustls::{Error, SupportedProtocolVersion};
 use vocab::{SegmentKind, Time};
 use zeroize::Zeroizing;
 
-use super::authority::{Authority, NewAuthority};
+use super::authority::{LeafAuthority, NewAuthority};
 use super::config::TlsSettings;
 use super::facts::OriginFacts;
 use super::stream::TlsStream;
 use super::{FarTls, NearTls, TlsState, testing};
 use crate::http::reasons;
-use crate::http::shared::{Calendar, SharedCache};
-use crate::http::tests::Contents;
+use crate::http::shared::{HttpCalendar, SharedCache};
+use crate::http::tests::ContentFixture;
 use crate::{
     AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode, ServerCommand,
     ServerConnection as Further, ServerEvent,
@@ -55,8 +55,8 @@ impl TestAuthority {
         Self { certificate, key }
     }
 
-    fn authority(&self) -> Authority {
-        Authority::parse(self.certificate.as_bytes(), self.key.as_bytes()).unwrap()
+    fn authority(&self) -> LeafAuthority {
+        LeafAuthority::parse(self.certificate.as_bytes(), self.key.as_bytes()).unwrap()
     }
 
     fn roots(&self) -> RootCertStore {
@@ -174,7 +174,7 @@ struct InterceptingSites {
     near: TlsState,
     far: TlsState,
     cache: SharedCache,
-    contents: Contents,
+    contents: ContentFixture,
     origin: TestOrigin,
     now: Time,
 }
@@ -207,7 +207,7 @@ impl InterceptingSites {
         let since_1970 = Duration::from_secs(NOW as u64);
         near.set_calendar(Time::ZERO, since_1970);
         far.set_calendar(Time::ZERO, since_1970);
-        let calendar = Calendar {
+        let calendar = HttpCalendar {
             now: Time::ZERO,
             since_1970,
         };
@@ -215,7 +215,7 @@ impl InterceptingSites {
             near,
             far,
             cache: SharedCache::new(calendar, 1 << 20),
-            contents: Contents::default(),
+            contents: ContentFixture::default(),
             origin,
             now: Time::ZERO,
         }

@@ -8,19 +8,19 @@
 
 use bytes::Bytes;
 
-use super::{CHUNK_LINE_MAX, EXTENSIONS_MAX, Fault, Fields, HEAD_MAX};
+use super::{CHUNK_LINE_MAX, EXTENSIONS_MAX, FieldSection, FramingFault, HEAD_MAX};
 
 /// Where in a chunked body the reader stands.
 #[derive(Debug, Default)]
-pub(super) struct Chunked {
-    state: State,
+pub(super) struct ChunkedReader {
+    state: ChunkedState,
     /// The line that has begun, or all trailers so far.
     line: Vec<u8>,
     extension_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum ChunkedState {
     #[default]
     Size,
     Data(u64),
@@ -30,79 +30,79 @@ enum State {
 
 /// What the next bytes of a chunked body are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Run {
+pub(super) enum ChunkedRun {
     Payload(usize),
     Control { length: usize, is_last: bool },
 }
 
-impl Chunked {
+impl ChunkedReader {
     /// Names a prefix of `input`, which is not empty.
-    pub(super) fn next(&mut self, input: &[u8]) -> Result<Run, Fault> {
+    pub(super) fn next(&mut self, input: &[u8]) -> Result<ChunkedRun, FramingFault> {
         match self.state {
-            State::Size => self.size(input),
-            State::Data(left) => {
+            ChunkedState::Size => self.size(input),
+            ChunkedState::Data(left) => {
                 let length =
                     usize::try_from(left).map_or(input.len(), |left| left.min(input.len()));
                 self.state = match left - length as u64 {
-                    0 => State::DataEnd,
-                    left => State::Data(left),
+                    0 => ChunkedState::DataEnd,
+                    left => ChunkedState::Data(left),
                 };
-                Ok(Run::Payload(length))
+                Ok(ChunkedRun::Payload(length))
             }
-            State::DataEnd => self.data_end(input),
-            State::Trailers => self.trailers(input),
+            ChunkedState::DataEnd => self.data_end(input),
+            ChunkedState::Trailers => self.trailers(input),
         }
     }
 
-    fn size(&mut self, input: &[u8]) -> Result<Run, Fault> {
+    fn size(&mut self, input: &[u8]) -> Result<ChunkedRun, FramingFault> {
         let (length, is_whole) = self.take_line(input, CHUNK_LINE_MAX)?;
         if is_whole {
             let line = &self.line[..self.line.len() - 2];
             let size = parse_size(line)?;
             self.extension_bytes += line.iter().skip_while(|byte| **byte != b';').count();
             if self.extension_bytes > EXTENSIONS_MAX {
-                return Err(Fault::Limit);
+                return Err(FramingFault::Limit);
             }
             self.line.clear();
             self.state = match size {
-                0 => State::Trailers,
-                size => State::Data(size),
+                0 => ChunkedState::Trailers,
+                size => ChunkedState::Data(size),
             };
         }
-        Ok(Run::Control {
+        Ok(ChunkedRun::Control {
             length,
             is_last: false,
         })
     }
 
-    fn data_end(&mut self, input: &[u8]) -> Result<Run, Fault> {
+    fn data_end(&mut self, input: &[u8]) -> Result<ChunkedRun, FramingFault> {
         let expected = &b"\r\n"[self.line.len()..];
         let length = expected.len().min(input.len());
         if input[..length] != expected[..length] {
-            return Err(Fault::ChunkEnd);
+            return Err(FramingFault::ChunkEnd);
         }
         self.line.extend_from_slice(&input[..length]);
         if self.line.len() == 2 {
             self.line.clear();
-            self.state = State::Size;
+            self.state = ChunkedState::Size;
         }
-        Ok(Run::Control {
+        Ok(ChunkedRun::Control {
             length,
             is_last: false,
         })
     }
 
-    fn trailers(&mut self, input: &[u8]) -> Result<Run, Fault> {
+    fn trailers(&mut self, input: &[u8]) -> Result<ChunkedRun, FramingFault> {
         let (length, is_whole) = self.take_line(input, HEAD_MAX)?;
         let is_last = is_whole && (self.line == b"\r\n" || self.line.ends_with(b"\r\n\r\n"));
         if is_last {
-            Fields::parse(&Bytes::copy_from_slice(&self.line), 0)?;
+            FieldSection::parse(&Bytes::copy_from_slice(&self.line), 0)?;
         }
-        Ok(Run::Control { length, is_last })
+        Ok(ChunkedRun::Control { length, is_last })
     }
 
     /// Adds to `line` up to the next line feed: how many bytes, and whether the line is whole.
-    fn take_line(&mut self, input: &[u8], max: usize) -> Result<(usize, bool), Fault> {
+    fn take_line(&mut self, input: &[u8], max: usize) -> Result<(usize, bool), FramingFault> {
         take_line(&mut self.line, input, max)
     }
 }
@@ -112,22 +112,22 @@ pub(super) fn take_line(
     line: &mut Vec<u8>,
     input: &[u8],
     max: usize,
-) -> Result<(usize, bool), Fault> {
+) -> Result<(usize, bool), FramingFault> {
     let end = input.iter().position(|byte| *byte == b'\n');
     let length = end.map_or(input.len(), |at| at + 1);
     if line.len() + length > max {
         line.extend_from_slice(&input[..max - line.len()]);
-        return Err(Fault::Limit);
+        return Err(FramingFault::Limit);
     }
     line.extend_from_slice(&input[..length]);
     if end.is_some() && !line.ends_with(b"\r\n") {
-        return Err(Fault::BareLineFeed);
+        return Err(FramingFault::BareLineFeed);
     }
     Ok((length, end.is_some()))
 }
 
 /// The size in a line without its CRLF; what follows a semicolon says nothing here.
-fn parse_size(line: &[u8]) -> Result<u64, Fault> {
+fn parse_size(line: &[u8]) -> Result<u64, FramingFault> {
     let digits = line
         .iter()
         .position(|byte| !byte.is_ascii_hexdigit())
@@ -136,7 +136,7 @@ fn parse_size(line: &[u8]) -> Result<u64, Fault> {
     let is_printable = |byte: &u8| matches!(byte, b'\t' | 0x20..=0x7e);
     let is_extension = extensions.is_empty() || extensions[0] == b';';
     if !(1..=15).contains(&digits.len()) || !is_extension || !extensions.iter().all(is_printable) {
-        return Err(Fault::ChunkSize);
+        return Err(FramingFault::ChunkSize);
     }
     let value = |byte: &u8| u64::from((*byte as char).to_digit(16).unwrap_or(0));
     Ok(digits

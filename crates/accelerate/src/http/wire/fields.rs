@@ -4,24 +4,24 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{FIELDS_MAX, Fault};
+use super::{FIELDS_MAX, FramingFault};
 
 /// The field lines of one message, in their order, as places in its head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Fields {
+pub(crate) struct FieldSection {
     bytes: Bytes,
-    lines: Vec<Line>,
+    lines: Vec<FieldLine>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
+struct FieldLine {
     name: Range<u32>,
     value: Range<u32>,
 }
 
-impl Fields {
+impl FieldSection {
     /// Reads lines until the empty one, from `at` on; every line ends in CRLF.
-    pub(super) fn parse(bytes: &Bytes, mut at: usize) -> Result<Self, Fault> {
+    pub(super) fn parse(bytes: &Bytes, mut at: usize) -> Result<Self, FramingFault> {
         let mut lines = Vec::new();
         loop {
             let rest = &bytes[at..];
@@ -30,15 +30,15 @@ impl Fields {
                 .position(|byte| *byte == b'\n')
                 .map_or(0, |lf| lf + 1);
             let Some(line) = rest[..end].strip_suffix(b"\r\n") else {
-                return Err(Fault::BareLineFeed);
+                return Err(FramingFault::BareLineFeed);
             };
             if line.is_empty() {
                 break;
             }
             if lines.len() == FIELDS_MAX {
-                return Err(Fault::Limit);
+                return Err(FramingFault::Limit);
             }
-            lines.push(Line::parse(line, at)?);
+            lines.push(FieldLine::parse(line, at)?);
             at += end;
         }
         Ok(Self {
@@ -82,23 +82,23 @@ impl Fields {
     }
 }
 
-impl Line {
-    fn parse(line: &[u8], at: usize) -> Result<Self, Fault> {
+impl FieldLine {
+    fn parse(line: &[u8], at: usize) -> Result<Self, FramingFault> {
         if matches!(line[0], b' ' | b'\t') {
-            return Err(Fault::Folded);
+            return Err(FramingFault::Folded);
         }
         let Some(colon) = line.iter().position(|byte| *byte == b':') else {
-            return Err(Fault::FieldName);
+            return Err(FramingFault::FieldName);
         };
         if !is_token(&line[..colon]) {
-            return Err(Fault::FieldName);
+            return Err(FramingFault::FieldName);
         }
         let value = &line[colon + 1..];
         for byte in value {
             match byte {
-                b'\r' => return Err(Fault::BareCarriageReturn),
+                b'\r' => return Err(FramingFault::BareCarriageReturn),
                 b'\t' | 0x20..=0x7e | 0x80.. => {}
-                _ => return Err(Fault::FieldValue),
+                _ => return Err(FramingFault::FieldValue),
             }
         }
         let trimmed = value.trim_ascii();

@@ -4,18 +4,18 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{EMPTY_LINES_MAX, Fault, Fields, START_LINE_MAX, is_token};
+use super::{EMPTY_LINES_MAX, FieldSection, FramingFault, START_LINE_MAX, is_token};
 
 /// The minor version of HTTP/1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Version {
+pub(crate) enum HttpVersion {
     /// HTTP/1.0.
     Http10,
     /// HTTP/1.1.
     Http11,
 }
 
-impl Version {
+impl HttpVersion {
     fn parse(bytes: &[u8]) -> Option<Self> {
         match bytes {
             b"HTTP/1.0" => Some(Self::Http10),
@@ -31,16 +31,16 @@ pub(crate) struct RequestHead {
     /// All of it as it came, the empty line included.
     pub(crate) bytes: Bytes,
     /// The minor version.
-    pub(crate) version: Version,
+    pub(crate) version: HttpVersion,
     /// The field lines.
-    pub(crate) fields: Fields,
+    pub(crate) fields: FieldSection,
     method: Range<usize>,
     target: Range<usize>,
 }
 
 impl RequestHead {
     /// Whether these bytes begin a head: said as soon as possible, since what is no HTTP may wait for an answer.
-    pub(super) fn check_begin(bytes: &[u8]) -> Result<(), Fault> {
+    pub(super) fn check_begin(bytes: &[u8]) -> Result<(), FramingFault> {
         let mut line = bytes;
         for _ in 0..EMPTY_LINES_MAX {
             line = line.strip_prefix(b"\r\n").unwrap_or(line);
@@ -48,7 +48,7 @@ impl RequestHead {
         let method = line.iter().position(|byte| b" \r\n".contains(byte));
         let method = &line[..method.unwrap_or(line.len())];
         match method.is_empty() || is_token(method) {
-            false => Err(Fault::RequestLine),
+            false => Err(FramingFault::RequestLine),
             true if line.len() > 2 && line.ends_with(b"\r\n") => {
                 Self::parse_line(bytes).map(|_| ())
             }
@@ -57,9 +57,9 @@ impl RequestHead {
     }
 
     /// Reads a whole head.
-    pub(crate) fn parse(bytes: Bytes) -> Result<Self, Fault> {
+    pub(crate) fn parse(bytes: Bytes) -> Result<Self, FramingFault> {
         let (method, target, version, end) = Self::parse_line(&bytes)?;
-        let fields = Fields::parse(&bytes, end + 2)?;
+        let fields = FieldSection::parse(&bytes, end + 2)?;
         let head = Self {
             version,
             fields,
@@ -72,17 +72,20 @@ impl RequestHead {
     }
 
     /// Method, target and version, and where the line's CRLF begins.
-    fn parse_line(bytes: &[u8]) -> Result<(Range<usize>, Range<usize>, Version, usize), Fault> {
+    fn parse_line(
+        bytes: &[u8],
+    ) -> Result<(Range<usize>, Range<usize>, HttpVersion, usize), FramingFault> {
         let (start, end) = start_line(bytes, EMPTY_LINES_MAX)?;
         let line = &bytes[start..end];
-        let first = position(line, b' ').ok_or(Fault::RequestLine)?;
-        let second = position(&line[first + 1..], b' ').ok_or(Fault::RequestLine)? + first + 1;
+        let first = position(line, b' ').ok_or(FramingFault::RequestLine)?;
+        let second =
+            position(&line[first + 1..], b' ').ok_or(FramingFault::RequestLine)? + first + 1;
         let target = &line[first + 1..second];
         let is_target = |byte: &u8| matches!(byte, 0x21..=0x7e | 0x80..);
         if !is_token(&line[..first]) || target.is_empty() || !target.iter().all(is_target) {
-            return Err(Fault::RequestLine);
+            return Err(FramingFault::RequestLine);
         }
-        let version = Version::parse(&line[second + 1..]).ok_or(Fault::RequestLine)?;
+        let version = HttpVersion::parse(&line[second + 1..]).ok_or(FramingFault::RequestLine)?;
         let method = start..start + first;
         let target = start + first + 1..start + second;
         Ok((method, target, version, end))
@@ -99,7 +102,7 @@ impl RequestHead {
     }
 
     /// RFC 9112 §3.2 (Request Target): one Host in HTTP/1.1, and no two ever.
-    fn check_host(&self) -> Result<(), Fault> {
+    fn check_host(&self) -> Result<(), FramingFault> {
         let mut hosts = self.fields.all("host");
         let host = hosts.next();
         let is_malformed = host.is_some_and(|host| {
@@ -108,9 +111,9 @@ impl RequestHead {
         });
         if hosts.next().is_some()
             || is_malformed
-            || (host.is_none() && self.version == Version::Http11)
+            || (host.is_none() && self.version == HttpVersion::Http11)
         {
-            return Err(Fault::Host);
+            return Err(FramingFault::Host);
         }
         Ok(())
     }
@@ -122,28 +125,28 @@ pub(crate) struct ResponseHead {
     /// All of it as it came, the empty line included.
     pub(crate) bytes: Bytes,
     /// The minor version.
-    pub(crate) version: Version,
+    pub(crate) version: HttpVersion,
     /// The status code, 100 to 999.
     pub(crate) status: u16,
     /// The field lines.
-    pub(crate) fields: Fields,
+    pub(crate) fields: FieldSection,
 }
 
 impl ResponseHead {
     /// Whether these bytes begin a head.
-    pub(super) fn check_begin(bytes: &[u8]) -> Result<(), Fault> {
+    pub(super) fn check_begin(bytes: &[u8]) -> Result<(), FramingFault> {
         let known = bytes.len().min(b"HTTP/1.".len());
         match bytes[..known] == b"HTTP/1."[..known] {
-            false => Err(Fault::StatusLine),
+            false => Err(FramingFault::StatusLine),
             true if bytes.ends_with(b"\r\n") => Self::parse_line(bytes).map(|_| ()),
             true => Ok(()),
         }
     }
 
     /// Reads a whole head.
-    pub(crate) fn parse(bytes: Bytes) -> Result<Self, Fault> {
+    pub(crate) fn parse(bytes: Bytes) -> Result<Self, FramingFault> {
         let (version, status, end) = Self::parse_line(&bytes)?;
-        let fields = Fields::parse(&bytes, end + 2)?;
+        let fields = FieldSection::parse(&bytes, end + 2)?;
         Ok(Self {
             version,
             status,
@@ -153,11 +156,11 @@ impl ResponseHead {
     }
 
     /// Version and status, and where the line's CRLF begins.
-    fn parse_line(bytes: &[u8]) -> Result<(Version, u16, usize), Fault> {
+    fn parse_line(bytes: &[u8]) -> Result<(HttpVersion, u16, usize), FramingFault> {
         let (start, end) = start_line(bytes, 0)?;
         let line = &bytes[start..end];
-        let (version, rest) = line.split_at_checked(8).ok_or(Fault::StatusLine)?;
-        let version = Version::parse(version).ok_or(Fault::StatusLine)?;
+        let (version, rest) = line.split_at_checked(8).ok_or(FramingFault::StatusLine)?;
+        let version = HttpVersion::parse(version).ok_or(FramingFault::StatusLine)?;
         // A missing space before an empty reason is common, and means nothing else.
         let [
             b' ',
@@ -167,11 +170,11 @@ impl ResponseHead {
             reason @ ..,
         ] = rest
         else {
-            return Err(Fault::StatusLine);
+            return Err(FramingFault::StatusLine);
         };
         let is_reason = |byte: &u8| matches!(byte, b'\t' | 0x20..=0x7e | 0x80..);
         if !(reason.is_empty() || reason[0] == b' ') || !reason.iter().all(is_reason) {
-            return Err(Fault::StatusLine);
+            return Err(FramingFault::StatusLine);
         }
         let status = [a, b, c]
             .iter()
@@ -186,21 +189,23 @@ impl ResponseHead {
 }
 
 /// Where the first line that is not empty begins, and where its CRLF does.
-fn start_line(bytes: &[u8], empty_lines: usize) -> Result<(usize, usize), Fault> {
+fn start_line(bytes: &[u8], empty_lines: usize) -> Result<(usize, usize), FramingFault> {
     let mut start = 0;
     while bytes[start..].starts_with(b"\r\n") && start < 2 * empty_lines {
         start += 2;
     }
     let length = position(&bytes[start..], b'\n').unwrap_or(0);
     if length > START_LINE_MAX {
-        return Err(Fault::Limit);
+        return Err(FramingFault::Limit);
     }
-    let end = (start + length).checked_sub(1).ok_or(Fault::BareLineFeed)?;
+    let end = (start + length)
+        .checked_sub(1)
+        .ok_or(FramingFault::BareLineFeed)?;
     if bytes[end] != b'\r' {
-        return Err(Fault::BareLineFeed);
+        return Err(FramingFault::BareLineFeed);
     }
     match bytes[start..end].contains(&b'\r') {
-        true => Err(Fault::BareCarriageReturn),
+        true => Err(FramingFault::BareCarriageReturn),
         false => Ok((start, end)),
     }
 }

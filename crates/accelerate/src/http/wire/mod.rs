@@ -1,6 +1,6 @@
 //! The framing of HTTP/1.1 messages (RFC 9112), strict and incremental.
 //!
-//! [`Reader`] is handed a stream in pieces and says of each run of bytes what it is: part of a head,
+//! [`MessageReader`] is handed a stream in pieces and says of each run of bytes what it is: part of a head,
 //! control bytes of a chunked body, payload. It copies heads (at most [`HEAD_MAX`] bytes each) and
 //! nothing else. Any split of the stream into pieces gives the same messages.
 //!
@@ -9,7 +9,7 @@
 //!     └─────► (no body) ─────────────────────────┘
 //! ```
 //!
-//! A message that another implementation could understand differently is a [`Fault`]: the reader
+//! A message that another implementation could understand differently is a [`FramingFault`]: the reader
 //! stops in front of it, and its user passes the rest of the stream untouched. RFC 9112 §11.2
 //! (Request Smuggling) says why; `tests/smuggling.rs` lists the shapes.
 
@@ -19,12 +19,12 @@ mod framing;
 mod head;
 mod reader;
 
-pub(crate) use fields::{Fields, is_token};
-pub(crate) use framing::{Body, has_option};
-pub(crate) use head::{RequestHead, ResponseHead, Version};
-pub(crate) use reader::{Expectation, Requests, Responses, What};
+pub(crate) use fields::{FieldSection, is_token};
+pub(crate) use framing::{BodyFraming, has_option};
+pub(crate) use head::{HttpVersion, RequestHead, ResponseHead};
+pub(crate) use reader::{BodyExpectation, MessagePart, Requests, Responses};
 #[cfg(any(test, feature = "testing"))]
-pub(crate) use reader::{Head, Reader};
+pub(crate) use reader::{Head, MessageReader};
 
 /// Bytes of a request line or a status line. RFC 9112 §3 (Request Line) recommends that 8,000 are
 /// supported; servers stop at 8 KiB (nginx, Apache) or 16 KiB (IIS).
@@ -45,7 +45,7 @@ pub(crate) const EMPTY_LINES_MAX: usize = 4;
 
 /// Why a stream cannot be followed any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum FramingFault {
     /// A line feed without a carriage return before it.
     #[error("a line ends in LF alone")]
     BareLineFeed,

@@ -4,17 +4,19 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::chunked::{Chunked, Run, take_line};
-use super::{Body, EMPTY_LINES_MAX, Fault, HEAD_MAX, RequestHead, ResponseHead, START_LINE_MAX};
+use super::chunked::{ChunkedReader, ChunkedRun, take_line};
+use super::{
+    BodyFraming, EMPTY_LINES_MAX, FramingFault, HEAD_MAX, RequestHead, ResponseHead, START_LINE_MAX,
+};
 
 /// Follows what a client sends.
-pub(crate) type Requests = Reader<RequestHead>;
-/// Follows what a server sends; [`Reader::expect`] says to what.
-pub(crate) type Responses = Reader<ResponseHead>;
+pub(crate) type Requests = MessageReader<RequestHead>;
+/// Follows what a server sends; [`MessageReader::expect`] says to what.
+pub(crate) type Responses = MessageReader<ResponseHead>;
 
 /// What decides whether a response has a body, beside its own head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Expectation {
+pub(crate) enum BodyExpectation {
     /// Its head says.
     Usual,
     /// It has none: the request was a HEAD.
@@ -23,11 +25,11 @@ pub(crate) enum Expectation {
 
 /// What a run of bytes is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum What<H> {
-    /// Part of a head that is not whole yet. Its bytes are in [`Reader::held`].
+pub(crate) enum MessagePart<H> {
+    /// Part of a head that is not whole yet. Its bytes are in [`MessageReader::held`].
     PartOfHead,
     /// The rest of a head; the head's own bytes are all of it. A message without a body ends here.
-    Head(Box<H>, Body),
+    Head(Box<H>, BodyFraming),
     /// Sizes of chunks, or trailers.
     Control,
     /// What the message carries.
@@ -36,14 +38,14 @@ pub(crate) enum What<H> {
     Opaque,
 }
 
-impl What<ResponseHead> {
+impl MessagePart<ResponseHead> {
     /// True for the head of a response that another one to the same request follows.
     pub(crate) fn is_interim(&self) -> bool {
         matches!(self, Self::Head(head, _) if head.is_interim())
     }
 }
 
-impl Expectation {
+impl BodyExpectation {
     /// Of the response to this request.
     pub(crate) fn of(head: &RequestHead) -> Self {
         match head.method() {
@@ -55,11 +57,11 @@ impl Expectation {
 
 /// A run of bytes that was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Step<H> {
+pub(crate) struct ReaderStep<H> {
     /// How many bytes, from the beginning of what was handed in.
     pub(crate) length: usize,
     /// What they are.
-    pub(crate) what: What<H>,
+    pub(crate) what: MessagePart<H>,
     /// The message ends with them. Interim responses are messages of their own.
     pub(crate) is_end: bool,
 }
@@ -69,27 +71,33 @@ pub(crate) trait Head: Sized {
     /// Empty lines that may precede it.
     const EMPTY_LINES: usize;
     /// Reads a whole head, and says what follows it.
-    fn read(bytes: Bytes, expected: &mut VecDeque<Expectation>) -> Result<(Self, Body), Fault>;
+    fn read(
+        bytes: Bytes,
+        expected: &mut VecDeque<BodyExpectation>,
+    ) -> Result<(Self, BodyFraming), FramingFault>;
     /// Whether these bytes, which end behind their first line at the latest, begin a head.
-    fn check_begin(bytes: &[u8]) -> Result<(), Fault>;
+    fn check_begin(bytes: &[u8]) -> Result<(), FramingFault>;
     /// Whether a head may begin now.
-    fn may_begin(expected: &VecDeque<Expectation>) -> bool;
+    fn may_begin(expected: &VecDeque<BodyExpectation>) -> bool;
 }
 
 impl Head for RequestHead {
     const EMPTY_LINES: usize = EMPTY_LINES_MAX;
 
-    fn read(bytes: Bytes, _: &mut VecDeque<Expectation>) -> Result<(Self, Body), Fault> {
+    fn read(
+        bytes: Bytes,
+        _: &mut VecDeque<BodyExpectation>,
+    ) -> Result<(Self, BodyFraming), FramingFault> {
         let head = Self::parse(bytes)?;
-        let body = Body::of_request(&head)?;
+        let body = BodyFraming::of_request(&head)?;
         Ok((head, body))
     }
 
-    fn check_begin(bytes: &[u8]) -> Result<(), Fault> {
+    fn check_begin(bytes: &[u8]) -> Result<(), FramingFault> {
         Self::check_begin(bytes)
     }
 
-    fn may_begin(_: &VecDeque<Expectation>) -> bool {
+    fn may_begin(_: &VecDeque<BodyExpectation>) -> bool {
         true
     }
 }
@@ -97,50 +105,53 @@ impl Head for RequestHead {
 impl Head for ResponseHead {
     const EMPTY_LINES: usize = 0;
 
-    fn read(bytes: Bytes, expected: &mut VecDeque<Expectation>) -> Result<(Self, Body), Fault> {
+    fn read(
+        bytes: Bytes,
+        expected: &mut VecDeque<BodyExpectation>,
+    ) -> Result<(Self, BodyFraming), FramingFault> {
         let head = Self::parse(bytes)?;
-        let expectation = *expected.front().ok_or(Fault::Unsolicited)?;
-        let body = Body::of_response(&head, expectation)?;
+        let expectation = *expected.front().ok_or(FramingFault::Unsolicited)?;
+        let body = BodyFraming::of_response(&head, expectation)?;
         if !head.is_interim() {
             expected.pop_front();
         }
         Ok((head, body))
     }
 
-    fn check_begin(bytes: &[u8]) -> Result<(), Fault> {
+    fn check_begin(bytes: &[u8]) -> Result<(), FramingFault> {
         Self::check_begin(bytes)
     }
 
-    fn may_begin(expected: &VecDeque<Expectation>) -> bool {
+    fn may_begin(expected: &VecDeque<BodyExpectation>) -> bool {
         !expected.is_empty()
     }
 }
 
 /// Follows one direction of a connection.
 #[derive(Debug)]
-pub(crate) struct Reader<H> {
-    state: State,
+pub(crate) struct MessageReader<H> {
+    state: ReaderState,
     held: Vec<u8>,
     /// The first line of what is held is whole.
     has_first_line: bool,
-    expected: VecDeque<Expectation>,
+    expected: VecDeque<BodyExpectation>,
     kind: std::marker::PhantomData<fn() -> H>,
 }
 
 #[derive(Debug)]
-enum State {
+enum ReaderState {
     Head,
     Fixed(u64),
-    Chunked(Chunked),
+    Chunked(ChunkedReader),
     UntilClose,
     Opaque,
 }
 
-impl<H: Head> Reader<H> {
+impl<H: Head> MessageReader<H> {
     /// A reader at the beginning of a connection.
     pub(crate) fn new() -> Self {
         Self {
-            state: State::Head,
+            state: ReaderState::Head,
             held: Vec::new(),
             has_first_line: false,
             expected: VecDeque::new(),
@@ -149,7 +160,7 @@ impl<H: Head> Reader<H> {
     }
 
     /// One more response is to come.
-    pub(crate) fn expect(&mut self, expectation: Expectation) {
+    pub(crate) fn expect(&mut self, expectation: BodyExpectation) {
         self.expected.push_back(expectation);
     }
 
@@ -165,7 +176,7 @@ impl<H: Head> Reader<H> {
 
     /// Whether no message has begun and not ended.
     pub(crate) fn is_between_messages(&self) -> bool {
-        matches!(self.state, State::Head) && self.held.is_empty()
+        matches!(self.state, ReaderState::Head) && self.held.is_empty()
     }
 
     /// Names a prefix of `input`, which is not empty.
@@ -173,39 +184,41 @@ impl<H: Head> Reader<H> {
     /// # Errors
     /// When the stream cannot be followed from here on. What was held stays in [`Self::held`] and
     /// nothing of `input` counts as taken.
-    pub(crate) fn step(&mut self, input: &[u8]) -> Result<Step<H>, Fault> {
+    pub(crate) fn step(&mut self, input: &[u8]) -> Result<ReaderStep<H>, FramingFault> {
         match &mut self.state {
-            State::Head => self.head(input),
-            State::Fixed(left) => {
+            ReaderState::Head => self.head(input),
+            ReaderState::Fixed(left) => {
                 let length =
                     usize::try_from(*left).map_or(input.len(), |left| left.min(input.len()));
                 *left -= length as u64;
                 let is_end = *left == 0;
-                Ok(self.named(length, What::Payload, is_end))
+                Ok(self.named(length, MessagePart::Payload, is_end))
             }
-            State::Chunked(chunked) => match chunked.next(input)? {
-                Run::Payload(length) => Ok(self.named(length, What::Payload, false)),
-                Run::Control { length, is_last } => Ok(self.named(length, What::Control, is_last)),
+            ReaderState::Chunked(chunked) => match chunked.next(input)? {
+                ChunkedRun::Payload(length) => Ok(self.named(length, MessagePart::Payload, false)),
+                ChunkedRun::Control { length, is_last } => {
+                    Ok(self.named(length, MessagePart::Control, is_last))
+                }
             },
-            State::UntilClose => Ok(self.named(input.len(), What::Payload, false)),
-            State::Opaque => Ok(self.named(input.len(), What::Opaque, false)),
+            ReaderState::UntilClose => Ok(self.named(input.len(), MessagePart::Payload, false)),
+            ReaderState::Opaque => Ok(self.named(input.len(), MessagePart::Opaque, false)),
         }
     }
 
-    fn named(&mut self, length: usize, what: What<H>, is_end: bool) -> Step<H> {
+    fn named(&mut self, length: usize, what: MessagePart<H>, is_end: bool) -> ReaderStep<H> {
         if is_end {
-            self.state = State::Head;
+            self.state = ReaderState::Head;
         }
-        Step {
+        ReaderStep {
             length,
             what,
             is_end,
         }
     }
 
-    fn head(&mut self, input: &[u8]) -> Result<Step<H>, Fault> {
+    fn head(&mut self, input: &[u8]) -> Result<ReaderStep<H>, FramingFault> {
         if !H::may_begin(&self.expected) {
-            return Err(Fault::Unsolicited);
+            return Err(FramingFault::Unsolicited);
         }
         let mut length = 0;
         let before = self.held.len();
@@ -220,7 +233,7 @@ impl<H: Head> Reader<H> {
                     break Err(fault);
                 }
                 if !self.start_line_fits() {
-                    break Err(Fault::Limit);
+                    break Err(FramingFault::Limit);
                 }
             }
             match taken {
@@ -236,25 +249,25 @@ impl<H: Head> Reader<H> {
             }
         };
         match outcome {
-            Ok(None) => Ok(Step {
+            Ok(None) => Ok(ReaderStep {
                 length,
-                what: What::PartOfHead,
+                what: MessagePart::PartOfHead,
                 is_end: false,
             }),
             Ok(Some((head, body))) => {
                 self.held.clear();
                 self.has_first_line = false;
                 self.state = match body {
-                    Body::Empty => State::Head,
-                    Body::Fixed(length) => State::Fixed(length),
-                    Body::Chunked => State::Chunked(Chunked::default()),
-                    Body::UntilClose => State::UntilClose,
-                    Body::Opaque => State::Opaque,
+                    BodyFraming::Empty => ReaderState::Head,
+                    BodyFraming::Fixed(length) => ReaderState::Fixed(length),
+                    BodyFraming::Chunked => ReaderState::Chunked(ChunkedReader::default()),
+                    BodyFraming::UntilClose => ReaderState::UntilClose,
+                    BodyFraming::Opaque => ReaderState::Opaque,
                 };
-                let is_end = body == Body::Empty;
-                Ok(Step {
+                let is_end = body == BodyFraming::Empty;
+                Ok(ReaderStep {
                     length,
-                    what: What::Head(Box::new(head), body),
+                    what: MessagePart::Head(Box::new(head), body),
                     is_end,
                 })
             }

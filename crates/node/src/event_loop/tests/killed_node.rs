@@ -190,9 +190,9 @@ async fn run_web_node(state: &Path, page: &str) {
     let mut parts = parts(state, descriptors, mailbox.clone());
     parts.dictionary_key = Some(dictionary_key());
     let accelerators = &mut parts.config.policy.accelerators;
-    let settings = accelerate::http::Settings {
+    let settings = accelerate::http::HttpSettings {
         is_on: true,
-        ..accelerate::http::Settings::default()
+        ..accelerate::http::HttpSettings::default()
     };
     accelerators.set(&accelerate::http::ENTRY, Arc::new(settings));
     let event_loop = EventLoop::new(parts).unwrap();

@@ -8,7 +8,7 @@ use super::*;
 
 /// What a stream turned out to be: the heads, the payload of each message, and the fault.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Followed {
+pub(super) struct FollowedMessages {
     heads: Vec<Vec<u8>>,
     payloads: Vec<Vec<u8>>,
     control_bytes: usize,
@@ -16,16 +16,16 @@ pub(super) struct Followed {
     ends: usize,
     /// The fault; the bytes from its message's last piece of payload on then count as control, since the pieces
     /// decide how much of a bad line is seen.
-    fault: Option<Fault>,
+    fault: Option<FramingFault>,
     unfinished: Vec<u8>,
 }
 
 pub(super) fn follow<H: reader::Head>(
-    reader: &mut Reader<H>,
+    reader: &mut MessageReader<H>,
     pieces: &[&[u8]],
     bytes_of: impl Fn(&H) -> Vec<u8>,
-) -> Followed {
-    let mut found = Followed::default();
+) -> FollowedMessages {
+    let mut found = FollowedMessages::default();
     let mut left: usize = pieces.iter().map(|piece| piece.len()).sum();
     for piece in pieces {
         let mut piece = *piece;
@@ -42,17 +42,17 @@ pub(super) fn follow<H: reader::Head>(
             let (bytes, rest) = piece.split_at(step.length);
             (piece, left) = (rest, left - step.length);
             match step.what {
-                What::PartOfHead => assert!(!step.is_end),
-                What::Head(head, _) => {
+                MessagePart::PartOfHead => assert!(!step.is_end),
+                MessagePart::Head(head, _) => {
                     found.heads.push(bytes_of(&head));
                     found.payloads.push(Vec::new());
                 }
-                What::Control => found.control_bytes += bytes.len(),
-                What::Payload => {
+                MessagePart::Control => found.control_bytes += bytes.len(),
+                MessagePart::Payload => {
                     let payload = found.payloads.last_mut().expect("a head came first");
                     payload.extend_from_slice(bytes);
                 }
-                What::Opaque => found.opaque_bytes += bytes.len(),
+                MessagePart::Opaque => found.opaque_bytes += bytes.len(),
             }
             found.ends += usize::from(step.is_end);
         }
@@ -61,11 +61,11 @@ pub(super) fn follow<H: reader::Head>(
     found
 }
 
-pub(super) fn follow_requests(pieces: &[&[u8]]) -> Followed {
+pub(super) fn follow_requests(pieces: &[&[u8]]) -> FollowedMessages {
     follow(&mut Requests::new(), pieces, |head| head.bytes.to_vec())
 }
 
-fn follow_responses(pieces: &[&[u8]], expected: &[Expectation]) -> Followed {
+fn follow_responses(pieces: &[&[u8]], expected: &[BodyExpectation]) -> FollowedMessages {
     let mut reader = Responses::new();
     for expectation in expected {
         reader.expect(*expectation);
@@ -87,8 +87,8 @@ const RESPONSES: &[u8] = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n\
     HTTP/1.1 204 No\r\n\r\n\
     HTTP/1.1 200 OK\r\n\r\nuntil the end";
 
-fn expected() -> Vec<Expectation> {
-    use Expectation::{NoBody, Usual};
+fn expected() -> Vec<BodyExpectation> {
+    use BodyExpectation::{NoBody, Usual};
     vec![Usual, NoBody, Usual, Usual, Usual, Usual]
 }
 
@@ -113,14 +113,14 @@ fn responses_are_framed_by_status_method_and_fields() {
 #[test]
 fn a_switch_of_protocols_makes_the_rest_opaque() {
     let stream = b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\n\r\n\x81\x05hello";
-    let found = follow_responses(&[stream], &[Expectation::Usual]);
+    let found = follow_responses(&[stream], &[BodyExpectation::Usual]);
     assert_eq!((found.fault, found.opaque_bytes), (None, 7));
 }
 
 #[test]
 fn bytes_without_a_request_are_no_response() {
     let found = follow_responses(&[b"HTTP/1.1 408 Timeout\r\n\r\n"], &[]);
-    assert_eq!(found.fault, Some(Fault::Unsolicited));
+    assert_eq!(found.fault, Some(FramingFault::Unsolicited));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn heads_beyond_the_limits_are_faults_and_not_memory() {
     for bytes in [long_line, long_head, many] {
         let mut reader = Requests::new();
         let found = follow(&mut reader, &[&bytes], |head| head.bytes.to_vec());
-        assert_eq!(found.fault, Some(Fault::Limit));
+        assert_eq!(found.fault, Some(FramingFault::Limit));
         assert!(reader.held().len() <= HEAD_MAX);
     }
 }

@@ -4,243 +4,243 @@
 use super::*;
 
 /// (what it is, the stream, the fault).
-const SHAPES: &[(&str, &[u8], Fault)] = &[
+const SHAPES: &[(&str, &[u8], FramingFault)] = &[
     (
         "CL.TE",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nG",
-        Fault::TwoLengths,
+        FramingFault::TwoLengths,
     ),
     (
         "TE.CL",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n12\r\nGPOST / HTTP/1.1\r\n\r\n0\r\n\r\n",
-        Fault::TwoLengths,
+        FramingFault::TwoLengths,
     ),
     (
         "TE.TE with a coding that is no coding",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n0\r\n\r\n",
-        Fault::TransferEncoding,
+        FramingFault::TransferEncoding,
     ),
     (
         "TE: xchunked",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
-        Fault::TransferEncoding,
+        FramingFault::TransferEncoding,
     ),
     (
         "TE: chunked, identity",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
-        Fault::TransferEncoding,
+        FramingFault::TransferEncoding,
     ),
     (
         "TE: chunked in quotes",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \"chunked\"\r\n\r\n0\r\n\r\n",
-        Fault::TransferEncoding,
+        FramingFault::TransferEncoding,
     ),
     (
         "TE with a vertical tab",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
-        Fault::FieldValue,
+        FramingFault::FieldValue,
     ),
     (
         "TE in HTTP/1.0",
         b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        Fault::TransferEncoding,
+        FramingFault::TransferEncoding,
     ),
     (
         "an empty TE",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n\r\n",
-        Fault::TransferEncoding,
+        FramingFault::TransferEncoding,
     ),
     (
         "whitespace before the colon",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
-        Fault::FieldName,
+        FramingFault::FieldName,
     ),
     (
         "whitespace before the name",
         b"POST / HTTP/1.1\r\n Transfer-Encoding: chunked\r\nHost: a\r\n\r\n",
-        Fault::Folded,
+        FramingFault::Folded,
     ),
     (
         "obs-fold",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
-        Fault::Folded,
+        FramingFault::Folded,
     ),
     (
         "a line without a colon",
         b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length\r\n\r\n",
-        Fault::FieldName,
+        FramingFault::FieldName,
     ),
     (
         "an empty name",
         b"GET / HTTP/1.1\r\nHost: a\r\n: 5\r\n\r\n",
-        Fault::FieldName,
+        FramingFault::FieldName,
     ),
     (
         "a name with NUL",
         b"GET / HTTP/1.1\r\nHost: a\r\nContent\0-Length: 5\r\n\r\nhello",
-        Fault::FieldName,
+        FramingFault::FieldName,
     ),
     (
         "Content-Length twice, different",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
-        Fault::ContentLength,
+        FramingFault::ContentLength,
     ),
     (
         "Content-Length twice, equal",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
-        Fault::ContentLength,
+        FramingFault::ContentLength,
     ),
     (
         "Content-Length as a list",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5, 5\r\n\r\nhello",
-        Fault::ContentLength,
+        FramingFault::ContentLength,
     ),
     (
         "Content-Length with a sign",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +5\r\n\r\nhello",
-        Fault::ContentLength,
+        FramingFault::ContentLength,
     ),
     (
         "Content-Length in hexadecimal",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0x5\r\n\r\nhello",
-        Fault::ContentLength,
+        FramingFault::ContentLength,
     ),
     (
         "Content-Length past 64 bits",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 18446744073709551621\r\n\r\nhello",
-        Fault::ContentLength,
+        FramingFault::ContentLength,
     ),
     (
         "an empty Content-Length",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: \r\n\r\nhello",
-        Fault::ContentLength,
+        FramingFault::ContentLength,
     ),
     (
         "a bare LF behind the request line",
         b"GET / HTTP/1.1\nHost: a\r\n\r\n",
-        Fault::BareLineFeed,
+        FramingFault::BareLineFeed,
     ),
     (
         "a bare LF behind a field",
         b"GET / HTTP/1.1\r\nHost: a\nContent-Length: 5\r\n\r\n",
-        Fault::BareLineFeed,
+        FramingFault::BareLineFeed,
     ),
     (
         "a bare LF as the empty line",
         b"GET / HTTP/1.1\r\nHost: a\r\n\nGET /b HTTP/1.1\r\n\r\n",
-        Fault::BareLineFeed,
+        FramingFault::BareLineFeed,
     ),
     (
         "a bare CR in a value",
         b"GET / HTTP/1.1\r\nHost: a\r\nX: b\rContent-Length: 5\r\n\r\n",
-        Fault::BareCarriageReturn,
+        FramingFault::BareCarriageReturn,
     ),
     (
         "a bare CR in the request line",
         b"GET / HTTP/1.1\rX: a\r\nHost: a\r\n\r\n",
-        Fault::BareCarriageReturn,
+        FramingFault::BareCarriageReturn,
     ),
     (
         "NUL in a value",
         b"GET / HTTP/1.1\r\nHost: a\r\nX: b\0c\r\n\r\n",
-        Fault::FieldValue,
+        FramingFault::FieldValue,
     ),
     (
         "two spaces in the request line",
         b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
-        Fault::RequestLine,
+        FramingFault::RequestLine,
     ),
     (
         "a tab in the request line",
         b"GET\t/ HTTP/1.1\r\nHost: a\r\n\r\n",
-        Fault::RequestLine,
+        FramingFault::RequestLine,
     ),
     (
         "a space in the target",
         b"GET /a b HTTP/1.1\r\nHost: a\r\n\r\n",
-        Fault::RequestLine,
+        FramingFault::RequestLine,
     ),
-    ("HTTP/0.9", b"GET /\r\n\r\n", Fault::RequestLine),
+    ("HTTP/0.9", b"GET /\r\n\r\n", FramingFault::RequestLine),
     (
         "an unknown version",
         b"GET / HTTP/1.2\r\nHost: a\r\n\r\n",
-        Fault::RequestLine,
+        FramingFault::RequestLine,
     ),
     (
         "the preface of HTTP/2",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        Fault::RequestLine,
+        FramingFault::RequestLine,
     ),
-    ("no Host", b"GET / HTTP/1.1\r\n\r\n", Fault::Host),
+    ("no Host", b"GET / HTTP/1.1\r\n\r\n", FramingFault::Host),
     (
         "two Hosts",
         b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-        Fault::Host,
+        FramingFault::Host,
     ),
     (
         "two Hosts in one",
         b"GET / HTTP/1.1\r\nHost: a, b\r\n\r\n",
-        Fault::Host,
+        FramingFault::Host,
     ),
     (
         "Host with a user",
         b"GET / HTTP/1.1\r\nHost: a@b\r\n\r\n",
-        Fault::Host,
+        FramingFault::Host,
     ),
     (
         "a chunk's size with 0x",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n",
-        Fault::ChunkSize,
+        FramingFault::ChunkSize,
     ),
     (
         "a chunk's size with a sign",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n+5\r\nhello\r\n0\r\n\r\n",
-        Fault::ChunkSize,
+        FramingFault::ChunkSize,
     ),
     (
         "a chunk's size that wraps",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000005\r\nhello\r\n0\r\n\r\n",
-        Fault::ChunkSize,
+        FramingFault::ChunkSize,
     ),
     (
         "no chunk size",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\r\nhello\r\n0\r\n\r\n",
-        Fault::ChunkSize,
+        FramingFault::ChunkSize,
     ),
     (
         "whitespace behind a chunk's size",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5 \r\nhello\r\n0\r\n\r\n",
-        Fault::ChunkSize,
+        FramingFault::ChunkSize,
     ),
     (
         "a chunk extension that ends in a bare LF",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5;\nhello\r\n0\r\n\r\n",
-        Fault::BareLineFeed,
+        FramingFault::BareLineFeed,
     ),
     (
         "a chunk extension with a bare CR",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5;a\rb\r\nhello\r\n0\r\n\r\n",
-        Fault::ChunkSize,
+        FramingFault::ChunkSize,
     ),
     (
         "a chunk that is longer than its size",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloXX0\r\n\r\n",
-        Fault::ChunkEnd,
+        FramingFault::ChunkEnd,
     ),
     (
         "a chunk that ends in a bare LF",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\n0\r\n\r\n",
-        Fault::ChunkEnd,
+        FramingFault::ChunkEnd,
     ),
     (
         "folded trailers",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n X: y\r\n\r\n",
-        Fault::Folded,
+        FramingFault::Folded,
     ),
     (
         "trailers with a bare LF",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: y\n\r\n",
-        Fault::BareLineFeed,
+        FramingFault::BareLineFeed,
     ),
 ];
 
@@ -267,42 +267,45 @@ fn chunk_extensions_do_not_last_for_ever() {
     let stream =
         format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{extension}");
     let found = follow_requests(&[stream.as_bytes()]);
-    assert_eq!(found.fault, Some(Fault::Limit));
+    assert_eq!(found.fault, Some(FramingFault::Limit));
     assert!(found.payloads[0].len() < 100);
 }
 
 /// Responses: the same rules hold, and a response that is ambiguous is never kept.
 #[test]
 fn responses_that_are_ambiguous_end_in_a_fault() {
-    let shapes: &[(&[u8], Fault)] = &[
+    let shapes: &[(&[u8], FramingFault)] = &[
         (
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-            Fault::TwoLengths,
+            FramingFault::TwoLengths,
         ),
         (
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n",
-            Fault::ContentLength,
+            FramingFault::ContentLength,
         ),
         (
             b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
-            Fault::TransferEncoding,
+            FramingFault::TransferEncoding,
         ),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
-            Fault::TransferEncoding,
+            FramingFault::TransferEncoding,
         ),
         (
             b"HTTP/1.1 200 OK\nContent-Length: 1\r\n\r\n",
-            Fault::BareLineFeed,
+            FramingFault::BareLineFeed,
         ),
-        (b"HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n", Fault::Folded),
-        (b"HTTP/1.1 099 OK\r\n\r\n", Fault::StatusLine),
-        (b"HTTP/2 200\r\n\r\n", Fault::StatusLine),
-        (b"\r\nHTTP/1.1 200 OK\r\n\r\n", Fault::StatusLine),
-        (b"ICY 200 OK\r\n\r\n", Fault::StatusLine),
+        (
+            b"HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n",
+            FramingFault::Folded,
+        ),
+        (b"HTTP/1.1 099 OK\r\n\r\n", FramingFault::StatusLine),
+        (b"HTTP/2 200\r\n\r\n", FramingFault::StatusLine),
+        (b"\r\nHTTP/1.1 200 OK\r\n\r\n", FramingFault::StatusLine),
+        (b"ICY 200 OK\r\n\r\n", FramingFault::StatusLine),
     ];
     for (stream, fault) in shapes {
-        let found = follow_responses(&[stream], &[Expectation::Usual]);
+        let found = follow_responses(&[stream], &[BodyExpectation::Usual]);
         assert_eq!(found.fault, Some(*fault), "{stream:?}");
         assert_eq!(found.ends, 0);
     }
