@@ -10,7 +10,7 @@
 //!           page cache          O_DIRECT                        page cache
 //! ```
 //! Large appends bypass the page cache. This costs less processor time than copying into it
-//! (figures in docs/decisions/0068), and the dictionary already has the data in memory. A file
+//! (figures in docs/decisions/0049), and the dictionary already has the data in memory. A file
 //! system without O_DIRECT uses the page cache for all writes.
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ use crate::private_directory::{make_private_directory, open_or_make, sync_direct
 const OPEN_FILES: usize = 64;
 
 /// The least size of whole blocks that bypasses the page cache. A choice: half of the least
-/// measured size, where both ways took about as long (docs/decisions/0068).
+/// measured size, where both ways took about as long (docs/decisions/0049).
 const LEAST_DIRECT: usize = 64 * 1024;
 
 /// The reason why there is no dictionary on disk.

@@ -7,7 +7,12 @@ use anyhow::Result;
 use super::files::Checkout;
 
 /// What every decision note answers.
-const DECISION_HEADINGS: [&str; 4] = ["## Context", "## Choice", "## Alternatives", "## Cost"];
+const DECISION_HEADINGS: [&str; 4] = [
+    "## Context",
+    "## Decision",
+    "## Alternatives",
+    "## Consequences",
+];
 
 /// Relative links in Markdown lead to a file, and to a heading in it where they name one.
 pub(crate) fn links_lead_somewhere(checkout: &Checkout) -> Result<Vec<String>> {
@@ -66,6 +71,13 @@ pub(crate) fn decisions_are_complete(checkout: &Checkout) -> Result<Vec<String>>
             ));
         }
         seen.push(number);
+        // The files come in order.
+        if number.parse() != Ok(seen.len()) {
+            complaints.push(format!(
+                "{}: the decision before it does not have the number before; leave no hole",
+                file.path
+            ));
+        }
         for heading in DECISION_HEADINGS {
             if !file.text.lines().any(|line| line.starts_with(heading)) {
                 complaints.push(format!("{}: has no heading `{heading}`", file.path));
@@ -201,12 +213,12 @@ mod tests {
 
     #[test]
     fn a_decision_without_its_cost_is_named() {
-        let text = "# x\n## Context\n## Choice\n## Alternatives\n";
+        let text = "# x\n## Context\n## Decision\n## Alternatives\n";
         let complaints =
             decisions_are_complete(&page("docs/decisions/0001-x.md", text)).expect("no reading");
         assert_eq!(
             complaints,
-            ["docs/decisions/0001-x.md: has no heading `## Cost`"]
+            ["docs/decisions/0001-x.md: has no heading `## Consequences`"]
         );
     }
 

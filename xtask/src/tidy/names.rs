@@ -1,4 +1,4 @@
-//! Rules for the names of types and for the first word of doc comments (docs/decisions/0088).
+//! Rules for the names of types and for the first word of doc comments (docs/decisions/0065).
 //!
 //! A definition is found by its line: visibility, then `struct`, `enum`, `union`, `trait` or `type`, then
 //! the name. An indented `type` is taken for an associated type, which has its name from its trait.

@@ -16,7 +16,7 @@ pub enum ConsistencyMode {
     Strict,
     /// Files that a client goes through may be opened ahead of it, and the server's answers are
     /// used for no longer than this; all else as under [`ConsistencyMode::Strict`]
-    /// (docs/decisions/0061).
+    /// (docs/decisions/0042).
     Relaxed {
         /// The greatest age.
         staleness: Duration,
@@ -35,7 +35,7 @@ pub enum ChannelPolicy {
     #[default]
     Several,
     /// An answer without addresses, where the session can be accelerated: all of its requests then
-    /// pass here (docs/decisions/0065).
+    /// pass here (docs/decisions/0046).
     One,
 }
 
@@ -49,9 +49,9 @@ pub struct SmbSettings {
     /// The keys of the services beside that half whose sessions by Kerberos it may work on.
     pub keytab: Option<Arc<Keytab>>,
     /// Sessions signed by AES-GMAC are worked on too, though a message that is signed again uses the
-    /// client's nonce once more (docs/decisions/0059).
+    /// client's nonce once more (docs/decisions/0040).
     pub may_resign_gmac: bool,
-    /// True if decrypted content may enter the dictionaries (docs/decisions/0062).
+    /// True if decrypted content may enter the dictionaries (docs/decisions/0043).
     pub may_store_decrypted: bool,
     /// See [`ChannelPolicy`].
     pub channels: ChannelPolicy,
@@ -131,7 +131,7 @@ pub(crate) const LISTING_FIRST: usize = 192 << 10;
 
 /// The time for which the first entries of a directory, which are read as it is opened, may wait
 /// for their request: as long as a client needs that requests them at once, and less than any round
-/// trip that is worth saving (docs/decisions/0056).
+/// trip that is worth saving (docs/decisions/0037).
 pub(crate) const LISTING_WAITS: Duration = Duration::from_millis(20);
 
 /// Opens of one flow that may be ahead of its client, and how many are as it begins: at a round trip of

@@ -5,7 +5,7 @@
 
 use crate::{ReasonCode, ReasonExplanation, ReasonSource};
 
-/// The session is signed by AES-GMAC, which the policy does not allow to sign again (docs/decisions/0059).
+/// The session is signed by AES-GMAC, which the policy does not allow to sign again (docs/decisions/0040).
 pub(crate) const GMAC: ReasonCode = ReasonCode::new(10);
 
 /// The connection is signed as in SMB 1.

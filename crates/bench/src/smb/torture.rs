@@ -129,7 +129,7 @@ pub const NT1_QUICK: [&str; 7] = [
 ];
 
 /// Test that compares a file's last access time with that at its open for reading, and reads
-/// nothing: the first block, read with the open, changes it (docs/decisions/0067).
+/// nothing: the first block, read with the open, changes it (docs/decisions/0048).
 const TELLS_LAST_ACCESS: &str = "raw.open.ntcreatex_supersede";
 
 /// At every how many looks whether a suite has ended its connections are looked at: some 70 ms, in which few that

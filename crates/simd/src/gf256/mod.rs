@@ -2,7 +2,7 @@
 //!
 //! An element is a byte, read as a polynomial over GF(2); addition is XOR, multiplication is that
 //! of polynomials modulo x⁸ + x⁴ + x³ + x² + 1 (0x11D), the field of RFC 5510 §8.1 (Finite Field)
-//! and RFC 8681 §3.7.1 (Finite Field Definitions). docs/decisions/0028 says why not the one of AES.
+//! and RFC 8681 §3.7.1 (Finite Field Definitions). docs/decisions/0016 says why not the one of AES.
 //!
 //! [`multiply_bitwise`] is the definition, [`multiply`] the same by a table of logarithms, for
 //! single elements. Slices go through a [`Gf256Kernel`], which multiplies by a constant: that is a linear

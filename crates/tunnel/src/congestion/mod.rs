@@ -9,7 +9,7 @@
 //! A [`CongestionController`] is told of every packet that counts on the path (data, repair,
 //! probes) when it is sent, and of its outcome. It attaches a small [`SendState`] to each packet,
 //! which returns with the outcome; the delivery-rate sample is made from the two. The algorithms
-//! are [`CongestionAlgorithm::Bbr`], by draft-ietf-ccwg-bbr with departures (docs/decisions/0029),
+//! are [`CongestionAlgorithm::Bbr`], by draft-ietf-ccwg-bbr with departures (docs/decisions/0017),
 //! and [`CongestionAlgorithm::Cubic`], by RFC 9438 and RFC 9406. A third one exists for comparison
 //! in the lab.
 //!

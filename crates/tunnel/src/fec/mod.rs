@@ -18,7 +18,7 @@
 //! A symbol is a payload behind its length in 2 bytes, padded with zeros, so payloads of different
 //! sizes can be added. Source symbols are numbered without gaps. The module works on opened and
 //! authenticated data; a recovered payload is parsed like a received one. It does not decide when a
-//! packet is lost, and knows neither packet numbers nor frames. docs/decisions/0028 explains the
+//! packet is lost, and knows neither packet numbers nor frames. docs/decisions/0016 explains the
 //! choice of code and field.
 
 mod coefficients;

@@ -11,7 +11,7 @@
 //! believes nothing before the tag has been checked, and then takes each number once. Keys come
 //! from the TLS session of the link that the path belongs to and are renewed on the way
 //! (`keys.rs`). The construction and its sources are in
-//! docs/decisions/0027-packets-sealed-as-in-quic.md.
+//! docs/decisions/0015-packets-sealed-as-in-quic.md.
 //!
 //! Nothing here sends or receives, acknowledges or repairs, or chooses connection ids, nonces and
 //! seeds: those are random and handed in by a shell.

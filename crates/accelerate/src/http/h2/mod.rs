@@ -5,7 +5,7 @@
 //!  client ◄─bytes─── take_output ◄─ the crate h2 ◄─ respond, send_body, finish_body ◄────────── lanes
 //! ```
 //! The crate `h2` does streams, flow control, HPACK and the errors of RFC 9113. It wants to be polled with a socket; here
-//! the socket is two buffers in memory, and it is polled by hand until nothing more happens (docs/decisions/0091).
+//! the socket is two buffers in memory, and it is polled by hand until nothing more happens (docs/decisions/0068).
 //!
 //! Limits: [`STREAMS_MAX`] streams, [`STREAM_WINDOW`] bytes of a request's body on its way, 64 KiB of header fields, and
 //! [`meter::FrameMeter`] for frames that cost work and carry nothing.

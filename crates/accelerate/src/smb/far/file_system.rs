@@ -3,7 +3,7 @@
 //! A stock client that has listed a directory opens the share's root for its attributes and queries
 //! the free space. The answer is sent to the near half with the open, and given there if the
 //! client's query follows at once. The client's own query still goes to the server, so that the two
-//! halves need not agree on the fate of an answer (docs/decisions/0066).
+//! halves need not agree on the fate of an answer (docs/decisions/0047).
 
 use super::{OutstandingRequest, RequestPurpose, Smb2FarHalf, StreamFinish};
 use crate::smb::frames::HalfFrame;

@@ -14,11 +14,11 @@
 //! it.
 //!
 //! A client's leases apply to all of its connections to a server. While another connection is
-//! known, none of its leases is a licence (docs/decisions/0070): the far half sends its claim after
+//! known, none of its leases is a licence (docs/decisions/0051): the far half sends its claim after
 //! NEGOTIATE, and the client's next messages wait for the answer.
 //!
 //! A lease with an open that cannot be tracked (in a compound, with unknown contexts) is *shared*,
-//! and no longer a licence. Leases with READ caching alone are none (docs/decisions/0044), nor are
+//! and no longer a licence. Leases with READ caching alone are none (docs/decisions/0029), nor are
 //! those of directories.
 
 use std::collections::{BTreeMap, BTreeSet};

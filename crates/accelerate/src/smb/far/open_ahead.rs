@@ -1,5 +1,5 @@
 //! Opens the files of a directory ahead of a client that goes through them, under the policy
-//! `relaxed` (docs/decisions/0061).
+//! `relaxed` (docs/decisions/0042).
 //!
 //! ```text
 //!            server has opened it           the client's own CREATE

@@ -11,7 +11,7 @@
 //! *Chance* is 128 bits from outside, new for each half of each flow, so that a flow which replays an
 //! old session's set-up, and so has its keys, does not have its nonces. *Number* counts messages. The
 //! host counts its own nonces from where it likes; [`EncryptionCipher::sealed_max`] says after how many of ours
-//! one of both may no longer be taken for certain to differ (docs/decisions/0062).
+//! one of both may no longer be taken for certain to differ (docs/decisions/0043).
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Opens that the far half has made ahead, and the CREATEs that they answer (docs/decisions/0061).
+//! Opens that the far half has made ahead, and the CREATEs that they answer (docs/decisions/0042).
 //!
 //! This half's clock alone bounds the age of an offer: the open was made behind the frame of the
 //! client's that it names, and so after that frame passed here.

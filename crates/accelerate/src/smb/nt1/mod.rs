@@ -9,7 +9,7 @@
 //! ```
 //! Clients of its time request one block of 60 kB at most and wait for it. The licence is an
 //! exclusive or batch oplock, the client's own or one that the far half requests in its
-//! NT_CREATE_ANDX ([MS-CIFS] §2.2.4.64, docs/decisions/0044 and 0067). Only unsigned connections
+//! NT_CREATE_ANDX ([MS-CIFS] §2.2.4.64, docs/decisions/0029 and 0048). Only unsigned connections
 //! are accelerated: signatures of SMB 1 are numbered through the connection ([MS-CIFS] §3.1.4.1),
 //! and leave no room for additional requests or answers.
 //!

@@ -12,7 +12,7 @@ use super::super::wire::oplock::OplockBreak;
 use super::{contents, open, read, world_with};
 use crate::{AcceleratorInput, LettingGo, ReasonCode};
 
-/// For how long a breaker waits where the path is cut, as docs/decisions/0044 states it.
+/// For how long a breaker waits where the path is cut, as docs/decisions/0029 states it.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(12);
 
 /// Client 1 opens "a" and waits for it; how many round trips.

@@ -11,7 +11,7 @@ use super::super::wire::header::status;
 use super::{contents, open, read, world_with};
 
 /// The longest wait of an open for a client that cannot be reached, and the time for which that
-/// client is answered near it (docs/decisions/0044).
+/// client is answered near it (docs/decisions/0029).
 const BREAKER_WAITS: Duration = Duration::from_secs(12);
 const FRESH_FOR: Duration = Duration::from_secs(10);
 

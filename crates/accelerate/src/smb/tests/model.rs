@@ -27,7 +27,7 @@ use trace::{
 };
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// The wait of the servers that were measured (docs/decisions/0044).
+/// The wait of the servers that were measured (docs/decisions/0029).
 const SERVER_WAITS: Duration = Duration::from_secs(35);
 /// The time that a server takes for WRITEs when it works on several at a time.
 const SERVER_HOLDS: Duration = Duration::from_millis(100);

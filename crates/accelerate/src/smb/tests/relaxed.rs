@@ -18,7 +18,7 @@ use crate::smb::keys::SigningAlgorithm;
 
 const STALENESS: Duration = Duration::from_secs(1);
 const LENGTH: usize = 10_000;
-/// For how long a breaker waits where the path is cut, as docs/decisions/0044 states it.
+/// For how long a breaker waits where the path is cut, as docs/decisions/0029 states it.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(12);
 
 fn name(index: usize) -> String {

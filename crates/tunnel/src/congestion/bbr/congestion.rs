@@ -5,7 +5,7 @@
 //! data in flight. At other times they mean that the path has become narrower. Rate and volume then
 //! follow the delivery rate (the short-term bounds) until the next probe.
 //!
-//! One departure (docs/decisions/0029): the threshold lies above the path's own loss
+//! One departure (docs/decisions/0017): the threshold lies above the path's own loss
 //! (`loss_floor.rs`), and below it nothing is reduced unless a queue exists.
 
 use std::time::Duration;

@@ -33,7 +33,7 @@
 //!
 //! Losses exceed the floor when they are above it by the draft's 2 % of packets, and when there are
 //! more bursts than chance explains. A slightly overfilled queue or policer drops single packets; a
-//! burst counts as one event of any length (docs/decisions/0029).
+//! burst counts as one event of any length (docs/decisions/0017).
 
 /// Losses above the floor that mean congestion (draft-ietf-ccwg-bbr, BBR.LossThresh).
 const LOSS_THRESHOLD: f64 = 0.02;

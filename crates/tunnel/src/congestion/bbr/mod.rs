@@ -14,7 +14,7 @@
 //! `loss_floor.rs` tells those from bad luck, `control.rs` makes rate and window from the model.
 //! Sections of the draft are cited by title, as its numbers move from one version to the next.
 //!
-//! Departures from the draft are listed, with reasons, in docs/decisions/0029.
+//! Departures from the draft are listed, with reasons, in docs/decisions/0017.
 
 pub(super) mod aggregation;
 mod congestion;

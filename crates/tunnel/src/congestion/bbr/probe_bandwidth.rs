@@ -1,11 +1,11 @@
 //! Bandwidth probing cycle: drain, cruise, refill, probe (draft-ietf-ccwg-bbr, "ProbeBW").
 //!
-//! One departure from the draft (docs/decisions/0029): a probe adds no more than about a fifth of
+//! One departure from the draft (docs/decisions/0017): a probe adds no more than about a fifth of
 //! the BDP, unless the path turns out to carry it. It ends as soon as its own queue shows in
 //! round-trip times, a fifth of the path's own above those at the start of the probe. The draft's
 //! three rounds without growth fill a queue of one BDP, which takes ten rounds to drain. In a deep
 //! queue that others keep, that growth of the round-trip time alone bounds the probe. It is the
-//! same for small and large shares, and so makes shares converge (docs/decisions/0063).
+//! same for small and large shares, and so makes shares converge (docs/decisions/0044).
 
 use std::time::Duration;
 

@@ -11,7 +11,7 @@
 //! Where packets are reordered the minimum is the result of one lucky packet. The amount in flight
 //! is then derived from the average time packets are in flight, between the minimum plus half the
 //! spread of the round-trip times (`reordering`) and the minimum plus all of it
-//! (docs/decisions/0029).
+//! (docs/decisions/0017).
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 //! It gathers each message of both hosts, learns from passing messages, and requests an exclusive
 //! oplock with every open that it may serve. Under such an oplock it reads ahead and tells the near
 //! half which requests it may answer. It gives nothing back to the server before the near half has
-//! stopped. The rules are those of SMB 2 (docs/decisions/0044); only the differences are listed
+//! stopped. The rules are those of SMB 2 (docs/decisions/0029); only the differences are listed
 //! here.
 //!
 //! ```text

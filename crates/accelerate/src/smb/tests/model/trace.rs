@@ -6,7 +6,7 @@
 //! client must hold at some moment between its request and the answer (linearizability). No other
 //! client may see, or open, a file with an answered WRITE that is executed later, and no later
 //! request of the client is executed before such a WRITE. A client that opens a file for its
-//! attributes alone never waits, and sees the server's state (docs/decisions/0044).
+//! attributes alone never waits, and sees the server's state (docs/decisions/0029).
 //!
 //! The time limits are those that the documents state, not the constants of the code.
 
@@ -26,7 +26,7 @@ use super::super::DELAY;
 
 /// The time for which the near half answers without news, and after it knows that its peer is
 /// silent; the wait of a breaker on a cut path; the time for which names may wait for their query
-/// (docs/decisions/0044 and 0056).
+/// (docs/decisions/0029 and 0037).
 const FRESH_FOR: Duration = Duration::from_secs(10);
 const SILENT_FOR: Duration = Duration::from_secs(5);
 const BREAKER_WAITS: Duration = Duration::from_secs(12);
