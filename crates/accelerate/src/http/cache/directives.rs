@@ -59,9 +59,17 @@ impl CacheDirectives {
         let mut targeted = TARGETED
             .iter()
             .filter_map(|name| Self::targeted(fields, name));
-        targeted
-            .next()
-            .unwrap_or_else(|| Self::cache_control(fields))
+        let general = Self::cache_control(fields);
+        match targeted.next() {
+            None => general,
+            // RFC 9213 §2.1 lets the targeted field stand alone. It may speak of a cache that keeps users
+            // apart by their cookies; what is forbidden to shared caches stays forbidden here.
+            Some(found) => Self {
+                no_store: found.no_store || general.no_store,
+                is_private: found.is_private || general.is_private,
+                ..found
+            },
+        }
     }
 
     fn cache_control(fields: &FieldSection) -> Self {

@@ -136,11 +136,19 @@ pub(super) fn storing(
 ) -> Result<VarySelection, NotStored> {
     let asked = CacheDirectives::of_request(&request.fields);
     let answered = CacheDirectives::of_response(&response.fields);
-    if request.method() != b"GET" || request.fields.has("range") {
+    // RFC 9110 §9.3.1: content of a GET has no meaning for its URL, yet some servers answer by it.
+    let has_content = request.fields.has("transfer-encoding")
+        || request
+            .fields
+            .all("content-length")
+            .any(|length| length != b"0");
+    if request.method() != b"GET" || request.fields.has("range") || has_content {
         return Err(NotStored::Request);
     }
     let is_understood = UNDERSTOOD.contains(&response.status);
-    if answered.must_understand && !is_understood || matches!(response.status, 206 | 304) {
+    if answered.must_understand && !is_understood
+        || matches!(response.status, 206 | 304 | 412 | 416 | 417)
+    {
         return Err(NotStored::Status);
     }
     // RFC 9111 §5.2.2.3: must-understand comes with a no-store for caches that do not know it.
@@ -149,9 +157,10 @@ pub(super) fn storing(
         return Err(NotStored::Forbidden);
     }
     let is_for_all = answered.is_public || answered.s_maxage.is_some();
-    // RFC 9111 §3.5 (Storing Responses to Authenticated Requests).
+    // RFC 9111 §3.5 (Storing Responses to Authenticated Requests) also allows it for must-revalidate. Pages
+    // behind a login often have that, and mean one user.
     let is_authenticated = request.fields.has("authorization");
-    if is_authenticated && !is_for_all && !answered.must_revalidate {
+    if is_authenticated && !is_for_all {
         return Err(NotStored::Personal);
     }
     // RFC 9111 §7.3 allows it. Servers that set a session's cookie on a page that they call fresh are
@@ -165,6 +174,10 @@ pub(super) fn storing(
         || !answered.is_targeted && response.fields.has("expires");
     if !is_explicit && !answered.is_public && !HEURISTIC.contains(&response.status) {
         return Err(NotStored::Status);
+    }
+    // A page for the user whom a cookie names must not be fresh for others by a guess.
+    if !is_explicit && !answered.is_public && request.fields.has("cookie") {
+        return Err(NotStored::Personal);
     }
     let has_validator = response.fields.has("etag") || response.fields.has("last-modified");
     let may_be_used = freshness.stale_for_ms(freshness.response_time).is_none()

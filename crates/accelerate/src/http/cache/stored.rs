@@ -30,11 +30,14 @@ const NOT_STORED: [&str; 14] = [
     "via",
 ];
 /// Fields that a 304 does not change: they describe the content that is stored (RFC 9111 §3.2).
-const NOT_UPDATED: [&str; 4] = [
+const NOT_UPDATED: [&str; 6] = [
     "content-encoding",
     "content-type",
     "content-range",
     "content-length",
+    // A cookie of the 304 is for the client that asked, and not for later ones.
+    "set-cookie",
+    "set-cookie2",
 ];
 
 /// Whose validators a conditional request had.

@@ -265,7 +265,7 @@ impl ReferenceEntry {
         let has_validator = response.etag.is_some() || response.modified.is_some();
         let can_be_used = is_fresh || response.while_revalidate.is_some_and(|span| span > 0);
         !(request.no_store || response.no_store || response.is_private)
-            && (!request.authorized || is_for_all || response.must_revalidate)
+            && (!request.authorized || is_for_all)
             && (!response.sets_cookie || is_for_all)
             && (is_explicit || response.is_public || matches!(response.status, 200 | 404))
             && (has_validator || can_be_used && !response.no_cache)

@@ -8,14 +8,16 @@ use super::exchange::{
     BodyStore, CachedExchange, EndedExchange, InsteadOf, LocalAnswer, OwedResponse,
     ReceivedRemainder,
 };
-use super::{HttpNearHalf, HttpNearState};
+use super::{HttpNearHalf, HttpNearState, offers_connection_login};
 use crate::http::account::PassReason;
 use crate::http::cache::{CacheKey, LookUp, RequestConditions, StoredResponse};
 use crate::http::collapse::{self, CollapseOutcome, CollapseRole};
 use crate::http::prefetch::{AheadAnswer, NearPrefetch};
 use crate::http::reasons;
 use crate::http::shared::SharedContent;
-use crate::http::wire::{BodyFraming, HttpVersion, RequestHead, ResponseHead, has_option};
+use crate::http::wire::{
+    BodyExpectation, BodyFraming, HttpVersion, RequestHead, ResponseHead, has_option,
+};
 use crate::{
     AcceleratorOutput, ContentAbsence, ContentId, ContentReport, ContentRequest, LettingGo,
     MAX_CONTENT_STORES,
@@ -296,9 +298,11 @@ impl HttpNearHalf {
         match answering.instead_of {
             InsteadOf::Request => {
                 let bytes = answering.request.bytes.clone();
+                let expectation = BodyExpectation::of(&answering.request);
                 let cached = self.cached(answering.request);
                 self.forward(
                     bytes,
+                    expectation,
                     OwedResponse {
                         asks_upgrade: false,
                         is_for_client: true,
@@ -340,7 +344,7 @@ impl HttpNearHalf {
             cached: Some(Box::new(cached)),
             rest: ReceivedRemainder::Pass,
         };
-        self.forward(bytes.into(), owed);
+        self.forward(bytes.into(), BodyExpectation::of(head), owed);
     }
 
     /// What makes a request that passes as it is of use for the cache.
@@ -361,6 +365,7 @@ impl HttpNearHalf {
 
     /// Takes the head of a final response.
     pub(super) fn response(&mut self, head: ResponseHead, body: BodyFraming) {
+        self.has_connection_login |= offers_connection_login(&head.fields);
         let Some(owed) = self.owed.front_mut() else {
             return;
         };
@@ -430,12 +435,14 @@ impl HttpNearHalf {
             body,
             BodyFraming::Empty | BodyFraming::Fixed(_) | BodyFraming::Chunked
         );
-        let would_store =
-            cache.with(|shared| shared.index.would_store(cached.asked, now, key, exchange));
+        let may_store = !self.has_connection_login
+            && cache
+                .with(|shared| shared.index.would_store(cached.asked, now, key, exchange))
+                .is_ok();
         let has_room = self.ended.len() < MAX_CONTENT_STORES / 2;
         let mut keeps = false;
-        match would_store {
-            Ok(()) if has_end && has_room => {
+        match may_store {
+            true if has_end && has_room => {
                 owed.rest = ReceivedRemainder::Keep(Box::new(BodyStore {
                     content: None,
                     head: head.clone(),

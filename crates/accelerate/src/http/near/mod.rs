@@ -18,8 +18,8 @@ use super::prefetch::NearPrefetch;
 use super::reasons;
 use super::shared::SharedCache;
 use super::wire::{
-    BodyExpectation, BodyFraming, FramingFault, MessagePart, RequestHead, Requests, Responses,
-    has_option,
+    BodyExpectation, BodyFraming, FieldSection, FramingFault, MessagePart, RequestHead, Requests,
+    Responses, has_option,
 };
 use crate::{
     AcceleratorHalf, AcceleratorInput, AcceleratorOutput, ContentId, LettingGo, ReasonCode,
@@ -60,6 +60,8 @@ pub(super) struct HttpNearHalf {
     answered: u64,
     validated: u64,
     account: FlowAccount,
+    /// The client logs in for the whole connection (NTLM, Negotiate): later requests do not show whose they are.
+    has_connection_login: bool,
     now: Time,
     outputs: VecDeque<AcceleratorOutput>,
 }
@@ -77,6 +79,26 @@ enum HttpNearState {
     /// Everything passes, but for what comes ahead until the far half has stopped.
     Parting(ReasonCode),
     LetGo,
+}
+
+/// True if a request logs its connection in by a scheme that authenticates connections (RFC 4559 §4, [MS-NTHT]).
+fn asks_connection_login(fields: &FieldSection) -> bool {
+    fields.all("authorization").any(is_connection_scheme)
+}
+
+/// True if a response offers or confirms such a login.
+fn offers_connection_login(fields: &FieldSection) -> bool {
+    fields.has("persistent-auth") || fields.all("www-authenticate").any(is_connection_scheme)
+}
+
+/// True if a value of Authorization or WWW-Authenticate names NTLM or Negotiate, alone or in a list.
+fn is_connection_scheme(value: &[u8]) -> bool {
+    let mut members = value.split(|byte| *byte == b',');
+    members.any(|member| {
+        let mut words = member.split(|byte| matches!(byte, b' ' | b'\t'));
+        let scheme = words.find(|word| !word.is_empty()).unwrap_or_default();
+        scheme.eq_ignore_ascii_case(b"ntlm") || scheme.eq_ignore_ascii_case(b"negotiate")
+    })
 }
 
 impl HttpNearHalf {
@@ -105,6 +127,7 @@ impl HttpNearHalf {
             answered: 0,
             validated: 0,
             account: FlowAccount::default(),
+            has_connection_login: false,
             now: Time::ZERO,
             outputs: VecDeque::new(),
         }
@@ -302,6 +325,7 @@ impl HttpNearHalf {
     }
 
     fn request(&mut self, head: RequestHead, body: BodyFraming) {
+        self.has_connection_login |= asks_connection_login(&head.fields);
         if head.method() == b"CONNECT" {
             self.send_wan(FlowSegment::control(head.bytes));
             return self.drain(reasons::UPGRADED);
@@ -328,6 +352,7 @@ impl HttpNearHalf {
     fn send_request(&mut self, head: RequestHead) {
         let asks_upgrade = has_option(&head.fields, "connection", "upgrade");
         let bytes = head.bytes.clone();
+        let expectation = BodyExpectation::of(&head);
         let mut cached = self.cached(head);
         let lead = self.lead.take();
         if let Some(cached) = &mut cached {
@@ -335,6 +360,7 @@ impl HttpNearHalf {
         }
         self.forward(
             bytes,
+            expectation,
             OwedResponse {
                 asks_upgrade,
                 is_for_client: true,
@@ -365,15 +391,12 @@ impl HttpNearHalf {
     }
 
     /// Sends a request to the server.
-    fn forward(&mut self, bytes: Bytes, owed: OwedResponse) {
-        if let Some(cached) = &owed.cached {
+    fn forward(&mut self, bytes: Bytes, expectation: BodyExpectation, owed: OwedResponse) {
+        if let Some(cached) = owed.cached.as_ref().filter(|_| !self.has_connection_login) {
             let (key, request) = (cached.key.clone(), cached.request.clone());
             self.prefetch(|prefetch| prefetch.before_request(&key, &request));
         }
-        self.responses.expect(match bytes.starts_with(b"HEAD ") {
-            true => BodyExpectation::NoBody,
-            false => BodyExpectation::Usual,
-        });
+        self.responses.expect(expectation);
         self.send_wan(FlowSegment::control(bytes));
         self.owed.push_back(owed);
         if self.owed.len() > PIPELINED_MAX {

@@ -529,3 +529,109 @@ fn shrinking_removes_the_least_recently_used_first() {
         assert_eq!(!asked.is_empty(), is_asked, "/{number}");
     }
 }
+
+/// What a client behind the first gets for `/`: a response that was stored, or the server's next.
+fn is_shared_after(site: &CachingSite) -> bool {
+    let newer = ok("Cache-Control: no-store\r\n", "newer");
+    !site.get("", &newer).0
+}
+
+#[test]
+fn empty_lines_hide_no_head_request() {
+    let site = CachingSite::new();
+    let mut connection = site.connect();
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
+    let (_, got) = connection.ask("\r\nHEAD /big HTTP/1.1\r\nHost: a\r\n\r\n", head);
+    assert_eq!(got, head);
+    let response = ok("Cache-Control: max-age=60\r\n", "hello");
+    let (_, got) = connection.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n", &response);
+    assert_eq!(got, response);
+    assert!(site.get("", "").1.ends_with("hello"));
+}
+
+#[test]
+fn nothing_is_stored_behind_a_connection_login() {
+    let fresh = ok("Cache-Control: max-age=60\r\n", "hello");
+    let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    for (fields, response) in [
+        ("Authorization: NTLM TlRMTVNTUAADAAAA\r\n", ok("", "in")),
+        ("Authorization: negotiate YII=\r\n", ok("", "in")),
+        (
+            "",
+            "HTTP/1.1 401 x\r\nWWW-Authenticate: Basic, NTLM\r\nContent-Length: 0\r\n\r\n".into(),
+        ),
+        ("", ok("Persistent-Auth: true\r\n", "in")),
+    ] {
+        let site = CachingSite::new();
+        let mut connection = site.connect();
+        let login = format!("GET /in HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        connection.ask(&login, &response);
+        assert_eq!(connection.ask(request, &fresh).1, fresh);
+        assert!(!is_shared_after(&site), "{fields} {response}");
+    }
+    let site = CachingSite::new();
+    let mut connection = site.connect();
+    connection.ask(
+        "GET /in HTTP/1.1\r\nHost: a\r\nAuthorization: Basic eA==\r\n\r\n",
+        &ok("", "in"),
+    );
+    connection.ask(request, &fresh);
+    assert!(is_shared_after(&site));
+}
+
+#[test]
+fn personal_responses_are_not_stored() {
+    let modified = "Last-Modified: Mon, 01 Dec 2025 00:00:00 GMT\r\n";
+    let fresh = "Cache-Control: max-age=60\r\n";
+    for (request, response, is_shared) in [
+        ("", modified, true),
+        ("Cookie: user=1\r\n", modified, false),
+        ("Cookie: user=1\r\n", fresh, true),
+        (
+            "Authorization: Basic eA==\r\n",
+            "Cache-Control: max-age=60, must-revalidate\r\n",
+            false,
+        ),
+        (
+            "Authorization: Basic eA==\r\n",
+            "Cache-Control: max-age=60, public\r\n",
+            true,
+        ),
+        (
+            "",
+            "Cache-Control: private\r\nCDN-Cache-Control: max-age=60\r\n",
+            false,
+        ),
+        (
+            "",
+            "Cache-Control: no-store\r\nCDN-Cache-Control: max-age=60\r\n",
+            false,
+        ),
+        (
+            "",
+            "Cache-Control: max-age=0\r\nCDN-Cache-Control: max-age=60\r\n",
+            true,
+        ),
+    ] {
+        let site = CachingSite::new();
+        site.get(request, &ok(response, "hello"));
+        assert_eq!(is_shared_after(&site), is_shared, "{request} {response}");
+    }
+}
+
+#[test]
+fn requests_with_content_and_failed_conditions_are_not_stored() {
+    let site = CachingSite::new();
+    let fresh = ok("Cache-Control: max-age=60\r\n", "hello");
+    site.ask(
+        "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nq",
+        &fresh,
+    );
+    assert!(!is_shared_after(&site));
+    let failed = "HTTP/1.1 412 x\r\nCache-Control: max-age=60\r\nContent-Length: 0\r\n\r\n";
+    site.ask(
+        "GET / HTTP/1.1\r\nHost: a\r\nIf-Match: \"x\"\r\n\r\n",
+        failed,
+    );
+    assert!(!is_shared_after(&site));
+}

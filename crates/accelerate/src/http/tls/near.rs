@@ -191,7 +191,8 @@ impl NearTls {
         match answer {
             Ok(facts) => {
                 let since_1970 = self.shared.clock.since_1970().unwrap_or_default();
-                let left = u64::try_from(facts.not_after - since_1970).unwrap_or_default();
+                let left =
+                    u64::try_from(facts.not_after.saturating_sub(since_1970)).unwrap_or_default();
                 let known = KnownOrigin {
                     facts: Arc::new(facts),
                     leaf: None,

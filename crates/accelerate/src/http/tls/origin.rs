@@ -197,7 +197,7 @@ impl OriginStream {
                     continue;
                 };
                 let name = name.to_ascii_lowercase();
-                let is_name = super::config::is_host_name(name.trim_start_matches("*."));
+                let is_name = super::config::is_host_name(name.strip_prefix("*.").unwrap_or(&name));
                 if is_name && names.len() < CERTIFICATE_NAMES_MAX {
                     names.push(name);
                 }
