@@ -1,6 +1,6 @@
 //! The index of stored responses by key. It is bounded; the least recently used response goes first.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use bytes::Bytes;
 
@@ -332,9 +332,10 @@ impl<H: Content> CacheIndex<H> {
         if !is_damaged {
             return;
         }
-        for (key, variants) in &mut self.urls {
+        let keys: BTreeSet<&CacheKey> = self.ids.values().collect();
+        for key in keys {
             if !learned.contains(key) {
-                for variant in variants {
+                for variant in self.urls.get_mut(key).into_iter().flatten() {
                     variant.stored.freshness.no_cache = true;
                 }
             }
