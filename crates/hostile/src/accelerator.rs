@@ -109,6 +109,20 @@ pub(crate) fn http2_client_seeds() -> Vec<CorpusSeed> {
     vec![seed("request", http::testing::HTTP2_REQUEST)]
 }
 
+/// Bytes as pages, style sheets, links and frames of prefetches.
+pub(crate) fn http_documents(bytes: &[u8]) {
+    http::testing::documents(bytes);
+}
+
+/// Good inputs for [`http_documents`].
+pub(crate) fn http_documents_seeds() -> Vec<CorpusSeed> {
+    let names = ["page", "style", "links"].into_iter();
+    names
+        .zip(http::testing::DOCUMENTS)
+        .map(|(name, document)| seed(name, document))
+        .collect()
+}
+
 /// Good inputs for [`http_framing`].
 pub(crate) fn http_framing_seeds() -> Vec<CorpusSeed> {
     vec![

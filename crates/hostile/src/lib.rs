@@ -90,6 +90,11 @@ pub const ENTRIES: &[FuzzEntry] = &[
         seeds: accelerator::smb_pair_seeds,
     },
     FuzzEntry {
+        name: "accelerate_http_documents",
+        run: accelerator::http_documents,
+        seeds: accelerator::http_documents_seeds,
+    },
+    FuzzEntry {
         name: "accelerate_http_framing",
         run: accelerator::http_framing,
         seeds: accelerator::http_framing_seeds,

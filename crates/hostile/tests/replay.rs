@@ -47,6 +47,7 @@ replays! {
     accelerate_smb_structures,
     accelerate_smb1_structures,
     accelerate_smb_pair,
+    accelerate_http_documents,
     accelerate_http_framing,
     accelerate_client_hello,
     accelerate_http2_client,

@@ -1,5 +1,7 @@
 //! What tests of other crates need: a conversation, and the framing under any bytes.
 
+pub use super::prefetch::testing::{DOCUMENTS, documents};
+
 use std::time::Duration;
 
 use bytes::Bytes;

@@ -32,6 +32,8 @@ mod settings;
 mod style;
 mod subresource;
 mod table;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 use std::time::Duration;
 
