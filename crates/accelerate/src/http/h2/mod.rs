@@ -384,12 +384,11 @@ impl Http2Server {
 impl Http2Stream {
     /// True if the client has reset the stream.
     fn poll_reset(&mut self, context: &mut Context<'_>) -> bool {
-        let reset = match (&mut self.respond, &mut self.response) {
+        match (&mut self.respond, &mut self.response) {
             (Some(respond), _) => respond.poll_reset(context).is_ready(),
             (None, Some(response)) => response.poll_reset(context).is_ready(),
             (None, None) => false,
-        };
-        reset
+        }
     }
 
     /// Gives the crate as much as the client's windows allow.

@@ -51,7 +51,7 @@ fn request(stream: u32) -> Vec<u8> {
 #[test]
 fn floods_of_frames_that_carry_nothing_end_the_connection() {
     for frame in [
-        &b"\0\0\x08\x06\0\0\0\0\012345678"[..],
+        &b"\0\0\x08\x06\0\0\0\0\x0012345678"[..],
         SETTINGS,
         b"\0\0\x05\x02\0\0\0\0\x01\0\0\0\0\x10",
     ] {

@@ -33,7 +33,7 @@ mod style;
 mod subresource;
 mod table;
 #[cfg(any(test, feature = "testing"))]
-pub mod testing;
+pub(super) mod testing;
 
 use std::time::Duration;
 

@@ -153,7 +153,7 @@ fn names_action(target: &[u8]) -> bool {
         joined.windows(action.len()).any(|part| part == action)
     };
     let mut words = text.split(|byte| !byte.is_ascii_alphanumeric());
-    ACTIONS.iter().any(|action| contains(action))
+    ACTIONS.iter().any(contains)
         || words.any(|word| ACTION_WORDS.iter().any(|action| action.as_bytes() == word))
 }
 

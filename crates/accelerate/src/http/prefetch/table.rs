@@ -28,7 +28,7 @@ use crate::http::wire::RequestHead;
 pub(in crate::http) struct AheadTable {
     /// The run of this node, for far nodes.
     site: u64,
-    responses: HashMap<CacheKey, Vec<AheadResponse>>,
+    responses: BTreeMap<CacheKey, Vec<AheadResponse>>,
     /// When what has come is judged, in the order of that.
     judged: VecDeque<(Time, CacheKey, u64)>,
     /// The flows that responses come on.
@@ -118,7 +118,7 @@ impl AheadTable {
     pub(in crate::http) fn new(site: u64) -> Self {
         Self {
             site,
-            responses: HashMap::new(),
+            responses: BTreeMap::new(),
             judged: VecDeque::new(),
             pushers: BTreeMap::new(),
             hosts: HashMap::new(),

@@ -357,7 +357,7 @@ mod tests {
         let names = ("intercept", list(&["*.corp.example"]));
         let certificate = ("ca_certificate", text("/ca.pem"));
         let key = ("ca_key", text("/ca.key"));
-        let error = TlsSettings::parse(&table(&[names.clone()])).unwrap_err();
+        let error = TlsSettings::parse(&table(std::slice::from_ref(&names))).unwrap_err();
         assert!(
             error.to_string().contains("needs `ca_certificate`"),
             "{error}"

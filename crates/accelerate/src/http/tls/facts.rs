@@ -245,7 +245,7 @@ mod tests {
             knowledge.pin(now, client, "a.example");
             let reason = ReasonCode::VIOLATION;
             knowledge.leave_alone(now, server(1), &number.to_string(), reason);
-            now = now + Duration::from_millis(1);
+            now += Duration::from_millis(1);
         }
         assert_eq!(knowledge.pinned.len(), PINNED_MAX);
         assert_eq!(knowledge.origins.len(), ORIGINS_MAX);

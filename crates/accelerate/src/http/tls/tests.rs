@@ -260,10 +260,7 @@ impl InterceptingSites {
             closed: path.closed,
             note: path.note.take(),
             crossed: path.segments.len(),
-            payload: path
-                .segments
-                .iter()
-                .any(|kind| *kind == SegmentKind::Payload),
+            payload: path.segments.contains(&SegmentKind::Payload),
         }
     }
 }
@@ -570,7 +567,7 @@ fn a_client_that_refuses_us_is_left_alone() {
         assert_eq!(second.let_go, Some(reasons::TLS_PINNED));
         assert!(second.body.ends_with("hello"), "{second:?}");
         // Others, and this one after an hour, are intercepted.
-        sites.now = sites.now + Duration::from_secs(3_601);
+        sites.now += Duration::from_secs(3_601);
         let later = sites.fetch(trusting(&ours), "/");
         assert!(
             later.let_go.is_none() && later.body.ends_with("hello"),
@@ -678,7 +675,7 @@ fn a_far_node_without_consent_or_answer_is_no_obstacle() {
     let mut client = path.client(trusting(&theirs));
     client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(path.converse(&mut client).0, b"");
-    path.sites.now = path.sites.now + Duration::from_secs(15);
+    path.sites.now += Duration::from_secs(15);
     path.near(AcceleratorInput::Timeout);
     assert_eq!(path.let_go, Some(reasons::TLS_OFF));
     assert!(path.converse(&mut client).0.ends_with(b"hello"));
