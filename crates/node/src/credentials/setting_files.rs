@@ -116,7 +116,7 @@ mod tests {
     fn secrets_that_others_may_read_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ca.key");
-        fs::write(&path, "secret").unwrap();
+        fs::write(&path, "t0p content").unwrap();
         let node = crate::sys::user();
         for (mode, is_fine) in [(0o644, false), (0o640, false), (0o600, true)] {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
@@ -126,7 +126,7 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         let error = read(&file(&path, true), node).unwrap_err().to_string();
         assert!(error.contains("chmod 600"), "{error}");
-        assert!(!error.contains("secret"), "{error}");
+        assert!(!error.contains("t0p"), "{error}");
     }
 
     #[test]
