@@ -58,6 +58,8 @@ pub(super) struct HttpState {
     outputs: VecDeque<SharedOutput>,
     /// What became of all requests.
     totals: SharedHandle<HttpTotals>,
+    /// The calendar time as it was said last.
+    clock: Option<HttpCalendar>,
 }
 
 /// A purge that is not durable yet.
@@ -88,6 +90,7 @@ impl HttpState {
             now: Time::ZERO,
             outputs: VecDeque::new(),
             totals: SharedHandle::new(HttpTotals::default()),
+            clock: None,
         }
     }
 
@@ -105,6 +108,20 @@ impl HttpState {
             id,
             purged: purged.unwrap_or_default(),
         });
+    }
+
+    /// Stores from here on, once the calendar time is known: at the start, and when the settings switch the cache on.
+    fn start_storing(&mut self) {
+        let (true, None, Some(clock)) = (self.stores(), &self.cache, self.clock) else {
+            return;
+        };
+        let cache = SharedCache::new(clock, self.memory_max);
+        if let Some(log) = &mut self.log {
+            cache.with(|shared| shared.index.begin_recovery());
+            log.start();
+            log.resume(self.now);
+        }
+        self.cache = Some(cache);
     }
 
     /// Stores nothing from here on. What is on disk goes, because nobody would see what invalidates it.
@@ -193,8 +210,9 @@ impl SharedState for HttpState {
         self.settings = settings.expect::<HttpSettings>().clone();
         self.tls.configure(self.settings.tls.clone());
         self.prefetch = Arc::new(self.settings.prefetch.clone());
-        if !self.stores() {
-            self.stop_storing();
+        match self.stores() {
+            true => self.start_storing(),
+            false => self.stop_storing(),
         }
     }
 
@@ -203,19 +221,11 @@ impl SharedState for HttpState {
         self.tls.set_calendar(now, since_1970);
         let clock = HttpCalendar { now, since_1970 };
         self.far_memory.with(|memory| memory.set_calendar(clock));
-        if !self.stores() {
-            return;
-        }
+        self.clock = Some(clock);
         if let Some(cache) = &self.cache {
-            return cache.with(|shared| shared.calendar = clock);
+            cache.with(|shared| shared.calendar = clock);
         }
-        let cache = SharedCache::new(clock, self.memory_max);
-        if let Some(log) = &mut self.log {
-            cache.with(|shared| shared.index.begin_recovery());
-            log.start();
-            log.resume(now);
-        }
-        self.cache = Some(cache);
+        self.start_storing();
     }
 
     fn build(&mut self, half: WanEnd, context: HalfContext) -> Box<dyn AcceleratorHalf> {
