@@ -221,7 +221,7 @@ fn saved(path: &Path) -> Vec<u8> {
 
 #[test]
 fn curl_gets_identical_bytes_by_both_versions() {
-    let Some(https) = HttpsSites::start(24, CertificateValidity::Valid) else {
+    let Some(https) = HttpsSites::start(30, CertificateValidity::Valid) else {
         return;
     };
     let file = https.sites.path_of("got");

@@ -177,7 +177,7 @@ fn kills_lose_nothing(points: u32) {
 /// Some scripts over UDP; the next test runs a thousand, over UDP and TLS.
 #[test]
 fn sockets_behave_the_same_through_two_nodes() {
-    let sites = TestSites::new(13, "400Mbit");
+    let sites = TestSites::new(31, "400Mbit");
     sites.wait_for("near", |path| path["carries"] == "udp");
     closes::compare(&sites, 0..60);
 }
