@@ -34,7 +34,7 @@ const FILE_REQUESTS_MAX: usize = 64;
 pub(crate) struct AcceleratorStates {
     kept: BTreeMap<u8, StateSlot>,
     seed: u64,
-    /// What the keys of the accelerators' files follow from.
+    /// Key from which the keys of the accelerators' files are derived.
     key: Option<DictionaryKey>,
     /// Bytes that all may hold together.
     memory_max: usize,

@@ -147,7 +147,7 @@ pub struct UdpStatus {
     pub refused_packets: u64,
 }
 
-/// What an accelerator has done for all of its flows since the start.
+/// Totals of an accelerator for all of its flows since the start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct AcceleratorStatus {
     /// The accelerator's name.
@@ -255,7 +255,7 @@ pub struct FlowReport {
     pub received_lan_bytes: u64,
     /// The bytes that they were on the WAN.
     pub received_wan_bytes: u64,
-    /// What its accelerator has done for it, in a clause; absent where that is nothing.
+    /// Results of its accelerator, in a clause; absent if there are none.
     pub accelerated: Option<String>,
 }
 

@@ -121,7 +121,7 @@ pub(crate) fn flow_report(now: Time, flow: &Flow, peer: &str, state: &str) -> Fl
     }
 }
 
-/// What the accelerator of a flow has done, in a clause.
+/// Returns the results of a flow's accelerator, in a clause.
 fn accelerated(flow: &Flow) -> Option<String> {
     let answered = match flow.answered_here() {
         0 => None,

@@ -1,4 +1,4 @@
-//! What became of requests: answered here, confirmed by the server, fetched, or passed through.
+//! Account of requests: answered here, confirmed by the server, fetched, or passed through.
 //!
 //! ```text
 //!  near half ─► FlowAccount ─► `why` of its flow
@@ -48,12 +48,12 @@ impl PassReason {
     }
 }
 
-/// What became of the requests of one flow, and the totals that they are added to.
+/// Counts of the outcomes of one flow's requests, and the totals that they are added to.
 #[derive(Clone, Debug)]
 pub(super) struct FlowAccount {
     fetched: u64,
     passed: u64,
-    /// Of the last request that passed through.
+    /// Reason why the last request passed through.
     pass_reason: Option<PassReason>,
     totals: SharedHandle<HttpTotals>,
 }
@@ -117,7 +117,7 @@ impl FlowAccount {
             .with(|totals| totals.note_time(server, name, took));
     }
 
-    /// What the operator should know of the flow beside what was answered and confirmed.
+    /// Note for the operator, beside the counts of answered and confirmed requests.
     pub(super) fn note(&self) -> Option<String> {
         let mut text = String::new();
         if self.fetched > 0 {
@@ -141,7 +141,7 @@ fn origin_of(url: &[u8]) -> String {
     printable(&String::from_utf8_lossy(&url[..end]))
 }
 
-/// What became of all requests of a node since it began.
+/// Counts of the outcomes of all requests since the node started.
 #[derive(Debug, Default)]
 pub(super) struct HttpTotals {
     hits: u64,

@@ -35,7 +35,7 @@ const UNSHARED_MAX: usize = 2_048;
 #[derive(Debug, Default)]
 pub(super) struct CollapseTable {
     pending: BTreeMap<CacheKey, PendingResponse>,
-    /// What became of the wait of these flows.
+    /// Outcomes of these flows' waits.
     released: BTreeMap<u64, CollapseOutcome>,
     /// The flows that are to be woken.
     wakes: Vec<u64>,
@@ -207,7 +207,7 @@ pub(super) struct CollapseFollower {
 }
 
 impl CollapseFollower {
-    /// What became of the response; `None` while it is to come.
+    /// Outcome of the response; `None` until it has come.
     pub(super) fn outcome(&self) -> Option<CollapseOutcome> {
         let flow = self.flow;
         self.cache

@@ -51,12 +51,12 @@ pub(super) struct HttpState {
     tls: TlsState,
     now: Time,
     prefetch: Arc<PrefetchSettings>,
-    /// What near halves share of responses ahead of their requests.
+    /// Prefetched responses, shared by near halves.
     ahead: SharedHandle<AheadTable>,
-    /// What far halves remember for them.
+    /// Memory of the far halves for prefetches.
     far_memory: SharedHandle<FarMemory>,
     outputs: VecDeque<SharedOutput>,
-    /// What became of all requests.
+    /// Totals of all requests.
     totals: SharedHandle<HttpTotals>,
     /// The calendar time as it was said last.
     clock: Option<HttpCalendar>,

@@ -22,7 +22,7 @@ pub const REQUESTS: &[u8] =
     4;x=\"y\"\r\nwiki\r\n0A\r\n0123456789\r\n0\r\nTrailer: 1\r\n\r\n\
     POST /p HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nhello";
 
-/// What its server answers.
+/// Responses of its server.
 pub const RESPONSES: &[u8] = b"HTTP/1.1 103 Early Hints\r\nLink: </s.css>; rel=preload\r\n\r\n\
     HTTP/1.1 200 OK\r\nContent-Length: 3\r\nCache-Control: max-age=60\r\n\r\nabc\
     HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n\
@@ -30,7 +30,7 @@ pub const RESPONSES: &[u8] = b"HTTP/1.1 103 Early Hints\r\nLink: </s.css>; rel=p
     HTTP/1.1 100 Continue\r\n\r\n\
     HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
 
-/// What each half hears in that conversation.
+/// Bytes that each half receives in that conversation.
 #[must_use]
 pub fn conversation() -> [Vec<AcceleratorInput>; 2] {
     let (asked, answered) = (Bytes::from_static(REQUESTS), Bytes::from_static(RESPONSES));

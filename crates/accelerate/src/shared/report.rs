@@ -1,4 +1,4 @@
-//! What an accelerator has done for all of its flows, for the operator.
+//! Report of an accelerator on all of its flows, for the operator.
 
 use std::net::SocketAddr;
 use std::time::Duration;

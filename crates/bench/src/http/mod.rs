@@ -98,7 +98,7 @@ impl fmt::Display for HttpCell {
     }
 }
 
-/// What is to be measured, and how much of it.
+/// Cells to measure, and their sizes.
 #[derive(Clone, Debug)]
 pub struct HttpChoice {
     /// The cells.

@@ -134,17 +134,17 @@ fn intercepting_tables(scheme: PageScheme, stand: &HttpStand) -> Result<Vec<Stri
     ])
 }
 
-/// What loads pages.
+/// Client that loads pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PageClient {
     Browser,
     Scripted,
 }
 
-/// What a demonstration of a page load shows.
+/// Result of a page load in the demonstration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PageDemo {
-    /// What loaded the page.
+    /// Client that loaded the page.
     pub client: String,
     /// Objects of the page, and their bytes.
     pub objects: usize,

@@ -42,22 +42,22 @@ pub struct MissingFigure {
     pub reason: String,
 }
 
-/// What came of a bench.
+/// Result of a bench.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HttpReport {
     /// Figures by name; null where there is none.
     pub figures: Map<String, Value>,
     /// The reasons of those that are null.
     pub not_measured: Vec<MissingFigure>,
-    /// What was wrong with what was measured, in sentences.
+    /// Faults of the measurement, in sentences.
     pub faults: Vec<String>,
-    /// What figures were made of, by cell.
+    /// Raw values of the figures, by cell.
     pub raw: BTreeMap<String, Value>,
     /// Somebody ended it early.
     pub is_interrupted: bool,
 }
 
-/// What one cell gave.
+/// Result of one cell.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CellFigures {
     pub(super) figures: Map<String, Value>,

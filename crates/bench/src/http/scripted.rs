@@ -16,7 +16,7 @@ use lab::browser::{LoadedObject, LoadedPage};
 /// Connections of browsers to one host by HTTP/1.1.
 const CONNECTIONS: usize = 6;
 
-/// What the connections share.
+/// State that the connections share.
 #[derive(Debug, Default)]
 struct PageQueue {
     waiting: VecDeque<String>,

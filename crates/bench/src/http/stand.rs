@@ -32,7 +32,7 @@ const WARM_UP_BYTES: usize = 10_000_000;
 /// The seed of links; without loss nothing depends on it.
 const LINK_SEED: u64 = 1;
 
-/// What nodes do with HTTP.
+/// Setting of HTTP at the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeHttpMode {
     /// They carry and reduce it like any other.

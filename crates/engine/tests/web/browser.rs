@@ -25,7 +25,7 @@ pub(super) struct Browser {
     connections: Vec<BrowserConnection>,
     wanted: VecDeque<String>,
     seen: BTreeSet<String>,
-    /// What has come, by path.
+    /// Bodies that have come, by path.
     pub(super) loaded: BTreeMap<String, Bytes>,
 }
 

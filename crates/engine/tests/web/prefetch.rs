@@ -105,7 +105,7 @@ fn world(settings: http::HttpSettings) -> WebWorld {
     web
 }
 
-/// What the near node says of its latest flow.
+/// Returns the near node's explanation of its latest flow.
 fn why(web: &WebWorld) -> String {
     let (engine, now) = (&web.world.nodes[NEAR].engine, web.world.now);
     let flows = engine.flows(now);

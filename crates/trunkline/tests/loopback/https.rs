@@ -22,7 +22,7 @@ use crate::sites::{PATIENCE, TestSites};
 const NAME: &str = "wiki.corp.example";
 const PORT: u16 = 443;
 
-/// Whether the server's certificate is valid.
+/// Validity of the server's certificate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CertificateValidity {
     Valid,
@@ -127,7 +127,7 @@ impl HttpsSites {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
 
-    /// What `why` says of the near node's last flow.
+    /// Returns the output of `why` for the near node's last flow.
     fn why(&self) -> String {
         let flows = self.sites.ask("near", &["node", "flows", "--json"], "");
         let flows: serde_json::Value = serde_json::from_str(&flows).unwrap();

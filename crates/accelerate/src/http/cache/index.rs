@@ -30,7 +30,7 @@ pub(crate) struct CacheIndex<H> {
     ids: BTreeMap<u64, CacheKey>,
     /// The number of the next response that is stored, unless a higher one is there.
     next_id: u64,
-    /// What the log is still to be told.
+    /// Changes that are not in the log yet.
     changes: VecDeque<IndexChange>,
     /// While the index of an earlier run is read back: the keys of which this run knows better.
     learned: Option<HashSet<CacheKey>>,

@@ -49,7 +49,7 @@ const HEURISTIC_MAX_S: u64 = 86_400;
 pub(crate) trait Content: Clone {
     /// Bytes of memory that it takes itself.
     fn held(&self) -> usize;
-    /// What a log keeps of it.
+    /// Bytes by which the log stores it.
     fn to_bytes(&self) -> Bytes;
     /// The content that a log has kept so.
     fn from_bytes(bytes: Bytes) -> Self;

@@ -8,7 +8,7 @@ use super::vary::VarySelection;
 use super::{Content, WallTime};
 use crate::http::wire::{RequestHead, ResponseHead};
 
-/// Who may use a response again without asking the server, and for how many milliseconds.
+/// Reuse of a response without asking the server: by whom, and for how many milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseReuse {
     /// Nobody.

@@ -64,7 +64,7 @@ pub(crate) struct StoredResponse<H> {
     pub(super) asked: WallTime,
 }
 
-/// What is compared to see whether a response still holds (RFC 9110 §8.8).
+/// Validators of a response (RFC 9110 §8.8).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResponseValidators {
     /// The entity tag, with its `W/` if it is a weak one.
@@ -82,7 +82,7 @@ impl ResponseValidators {
         }
     }
 
-    /// Whether a 304 with these others speaks of the same response (RFC 9111 §4.3.3, §4.3.4).
+    /// True if a 304 with these validators is about the same response (RFC 9111 §4.3.3, §4.3.4).
     pub(super) fn match_304(&self, other: &Self, conditions: RequestConditions) -> bool {
         match (&other.etag, &other.last_modified) {
             (Some(etag), _) => self
@@ -258,7 +258,7 @@ impl<H: Content> StoredResponse<H> {
         self.head.bytes.len() + self.selection.held() + self.content.held() + 384
     }
 
-    /// Whether it may be used in spite of its age (RFC 9111 §4.2.4), where the server cannot answer.
+    /// True if it may be used although it is stale (RFC 9111 §4.2.4), when the server cannot answer.
     pub(crate) fn may_replace_error(&self, request: &RequestHead, now: WallTime) -> bool {
         let Some(stale_ms) = self.freshness.stale_for_ms(now) else {
             return true;

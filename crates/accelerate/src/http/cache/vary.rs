@@ -32,7 +32,7 @@ impl VarySelection {
         Some(Self { fields })
     }
 
-    /// Whether a request has the same values.
+    /// True if a request has the same values.
     pub(super) fn selects(&self, request: &FieldSection) -> bool {
         self.fields
             .iter()

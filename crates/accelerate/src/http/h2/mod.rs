@@ -104,7 +104,7 @@ struct Http2Stream {
     request: Option<RecvStream>,
     respond: Option<SendResponse<Bytes>>,
     response: Option<SendStream<Bytes>>,
-    /// What of the body the client's window has no room for.
+    /// Part of the body that the client's window has no room for.
     pending: VecDeque<Bytes>,
     is_finished: bool,
 }

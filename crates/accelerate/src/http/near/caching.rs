@@ -1,4 +1,4 @@
-//! What is answered here, what is asked anew, and what is stored.
+//! Answers from the cache, revalidation, and storing.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn pass_reason(head: &RequestHead) -> Option<PassReason> {
 impl HttpNearHalf {
     /// Deals with a request without a body if what is stored allows it: answers it, asks the server in
     /// another form, or puts it off until the client is due nothing else. Gives it back otherwise.
-    /// Where it `may_join`, it waits for the same request of another client.
+    /// If `may_join`, the request waits for the same request of another client.
     pub(super) fn answer(&mut self, head: RequestHead, may_join: bool) -> Option<RequestHead> {
         let cache = self.cache.as_ref()?.clone();
         if pass_reason(&head).is_some() {
@@ -118,7 +118,7 @@ impl HttpNearHalf {
         None
     }
 
-    /// What there is for a request beside the cache: a response that came ahead of it. `None` while one is on its way.
+    /// Response that came ahead of its request. `None` while one is on its way.
     fn look_ahead(
         &mut self,
         found: LookUp<SharedContent>,

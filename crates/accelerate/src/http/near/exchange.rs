@@ -23,9 +23,9 @@ pub(super) struct OwedResponse {
     pub(super) asks_upgrade: bool,
     /// The response is due to the client. Otherwise this half asked by itself.
     pub(super) is_for_client: bool,
-    /// What makes it of use for the cache, if anything does.
+    /// Its part in caching, if it has one.
     pub(super) cached: Option<Box<CachedExchange>>,
-    /// What becomes of the content of its response.
+    /// Treatment of its response's content.
     pub(super) rest: ReceivedRemainder,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct CachedExchange {
     /// As the client sent it.
     pub(super) request: RequestHead,
     pub(super) asked: WallTime,
-    /// What was stored when it was asked.
+    /// Response that was stored when it was asked.
     pub(super) stored: Option<StoredResponse<SharedContent>>,
     /// Others wait for the response.
     pub(super) lead: Option<CollapseLead>,
@@ -44,7 +44,7 @@ pub(super) struct CachedExchange {
     pub(super) is_validating: bool,
 }
 
-/// What becomes of the content of a response.
+/// Treatment of a response's content.
 #[derive(Debug)]
 pub(super) enum ReceivedRemainder {
     /// It goes to the client, if it is for it.
@@ -86,7 +86,7 @@ pub(super) struct LocalAnswer {
     pub(super) closes: bool,
 }
 
-/// What the server is asked, if the content turns out to be gone.
+/// Request to the server if the content turns out to be gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InsteadOf {
     /// The request, as the client sent it.

@@ -248,7 +248,7 @@ impl HttpNearHalf {
         self.answering.is_some() || self.postponed.is_some() || validates
     }
 
-    /// Whether the server owes a response that the client gets.
+    /// True if the server owes a response that the client gets.
     fn owes_client(&self) -> bool {
         self.owed.iter().any(|owed| owed.is_for_client)
     }
@@ -319,7 +319,7 @@ impl HttpNearHalf {
         self.outputs.push_back(AcceleratorOutput::FinishWan);
     }
 
-    /// Whether what the client sends next has a meaning only once a response has come.
+    /// True if the client's next bytes have a meaning only after a response has come.
     fn awaits_upgrade(&self) -> bool {
         self.requests.is_between_messages() && self.owed.iter().any(|owed| owed.asks_upgrade)
     }

@@ -31,7 +31,7 @@ pub(super) struct FoundReference {
 pub(super) enum ScanFinding {
     /// A subresource.
     Reference(FoundReference),
-    /// What references are relative to from here on.
+    /// Base to which later references are relative.
     Base(Vec<u8>),
 }
 

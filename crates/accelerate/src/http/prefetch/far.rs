@@ -41,7 +41,7 @@ pub(in crate::http) struct FarPrefetch {
     settings: Arc<PrefetchSettings>,
     client: IpAddr,
     server: SocketAddr,
-    /// What the near half takes; `None` until it has said so.
+    /// Prefetches that the near half accepts; `None` until it has said so.
     allowance: Option<NearAllowance>,
     /// Nothing is fetched any more.
     is_over: bool,
@@ -68,7 +68,7 @@ pub(in crate::http) struct FarPrefetch {
     outputs: VecDeque<AcceleratorOutput>,
 }
 
-/// What the near half takes.
+/// Prefetches that the near half accepts.
 #[derive(Clone, Copy, Debug)]
 struct NearAllowance {
     site: u64,
@@ -363,7 +363,7 @@ impl FarPrefetch {
         }
     }
 
-    /// Whether the client has asked for it itself meanwhile.
+    /// True if the client has asked for it itself meanwhile.
     fn was_asked(&self, candidate: &FetchCandidate) -> bool {
         let (Some(allowance), Some(page)) = (self.allowance, self.page_of(candidate)) else {
             return true;
@@ -804,7 +804,7 @@ impl FarPrefetch {
         fetches + requests + pages + self.queue.held()
     }
 
-    /// What the operator should know of it.
+    /// Note for the operator.
     pub(in crate::http) fn note(&self) -> Option<String> {
         (self.promised_total > 0).then(|| {
             format!(

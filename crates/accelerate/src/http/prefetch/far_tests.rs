@@ -21,7 +21,7 @@ use crate::{
 
 const PAGE: &str = "GET /d/ HTTP/1.1\r\nHost: a\r\nCookie: c=1\r\n\r\n";
 
-/// What the near half gets.
+/// Segments that the near half gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SentItem {
     Frame(PrefetchFrame),
@@ -124,7 +124,7 @@ impl FarStand {
         self.now = end;
     }
 
-    /// What was asked of the server on further connections since this was last called.
+    /// Requests on further server connections since the last call.
     fn asked(&mut self) -> Vec<(ServerConnection, String)> {
         let commands = std::mem::take(&mut self.commands);
         let asked = commands.into_iter().filter_map(|(connection, command)| {

@@ -23,7 +23,7 @@ use crate::http::wire::{
 #[derive(Debug)]
 pub(super) struct FetchConnection {
     responses: Responses,
-    /// What is fetched on it; `None` while it is idle.
+    /// Fetch in progress on it; `None` while it is idle.
     pub(super) current: Option<FetchedResponse>,
     /// It has brought a response before, so the server may close it at any time.
     pub(super) was_used: bool,

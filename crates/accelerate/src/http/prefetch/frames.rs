@@ -1,4 +1,4 @@
-//! What the halves say to each other of prefetches (docs/formats/http-frames.md).
+//! Frames between the halves about prefetches (docs/formats/http-frames.md).
 //!
 //! ```text
 //!  near ──► far   Allows · Wanted · Declined · Stop
@@ -65,7 +65,7 @@ pub(super) enum PrefetchFrame {
         page: PageId,
         /// The number of the first.
         first: PrefetchId,
-        /// What is fetched.
+        /// Target of the fetch.
         named: Vec<NamedSubresource>,
     },
     /// The head of a response.

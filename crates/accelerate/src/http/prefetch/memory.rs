@@ -17,11 +17,11 @@ use crate::http::shared::HttpCalendar;
 
 use super::{ACCEPT_MAX, ACCEPTS_MAX, NAMES_MAX, SERVER_CONNECTIONS_MAX};
 
-/// What browsers said of images when this was written (Chromium 131); the client's own is used once it is known.
+/// Accept field of Chromium 131 for images, until the client's own is known.
 const USUAL_IMAGE_ACCEPT: &[u8] =
     b"image/avif,image/webp,image/apng,image/svg+xml,image/*,*/*;q=0.8";
 
-/// Who a response was carried to.
+/// Receiver of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CopyHolder {
     /// The near node with this run, for all of its clients.
@@ -43,7 +43,7 @@ pub(in crate::http) struct FarMemory {
     asked: RecentNames,
     /// URLs that any client has asked for.
     known: RecentNames,
-    /// What browsers, by a hash of their names, said of the images that they take.
+    /// Accept fields for images, by a hash of the browser's User-Agent.
     accepts: HashMap<u64, Bytes>,
     accepts_order: VecDeque<u64>,
     /// Connections for prefetches, by server.
@@ -182,7 +182,7 @@ impl FarMemory {
         }
     }
 
-    /// What a browser says of the images that it takes.
+    /// The Accept field that a browser sends for images.
     pub(super) fn image_accept(&self, browser: &[u8]) -> Bytes {
         let known = self.accepts.get(&self.hash(&browser));
         let usual = || Bytes::from_static(USUAL_IMAGE_ACCEPT);

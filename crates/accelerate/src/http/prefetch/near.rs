@@ -68,7 +68,7 @@ struct AwaitedResponse {
     is_due: bool,
 }
 
-/// What there is ahead for a request.
+/// Prefetched response for a request, or the wait for one.
 #[derive(Debug)]
 pub(in crate::http) enum AheadAnswer {
     /// Nothing: the server is asked.
@@ -442,7 +442,7 @@ impl NearPrefetch {
         awaited.map(|awaited| awaited.until)
     }
 
-    /// That moment has come.
+    /// Handles the timeout.
     pub(in crate::http) fn timeout(&mut self, now: Time) {
         if let Some(awaited) = &mut self.awaited {
             awaited.is_due |= awaited.until <= now;
@@ -480,7 +480,7 @@ impl NearPrefetch {
         pages + self.arriving.len() * 2_048
     }
 
-    /// What the operator should know of it.
+    /// Note for the operator.
     pub(in crate::http) fn note(&self) -> Option<String> {
         let count = self.table.with(|table| table.count(self.asker.flow));
         (count.responses > 0).then(|| {

@@ -12,7 +12,7 @@ pub(super) struct DocumentUrl {
     target: Vec<u8>,
 }
 
-/// What a document's references are relative to.
+/// Base URL of a document's references.
 #[derive(Clone, Debug)]
 pub(super) struct ReferenceBase {
     document: DocumentUrl,
@@ -61,7 +61,7 @@ impl DocumentUrl {
 }
 
 impl ReferenceBase {
-    /// That of a document which has named no base.
+    /// The base of a document that names none.
     pub(super) fn new(document: DocumentUrl) -> Self {
         Self {
             base: Some(document.clone()),

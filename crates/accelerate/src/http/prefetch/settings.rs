@@ -1,4 +1,4 @@
-//! Whether prefetches are made, and for which hosts not.
+//! Settings of prefetches: on or off, and the excluded hosts.
 
 use std::fmt;
 use std::str::FromStr;

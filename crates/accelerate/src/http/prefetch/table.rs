@@ -1,4 +1,4 @@
-//! What the near halves of a node share: responses that are promised or have come ahead of their requests.
+//! Table that a node's near halves share: responses that are promised or came ahead of their requests.
 //!
 //! ```text
 //!   promised ──► OnItsWay ──whole──► Held: for this client, once, HELD_FOR     (private, or not to be stored)
@@ -66,7 +66,7 @@ enum AheadState {
 /// A flow that responses come on.
 #[derive(Debug)]
 struct PushingFlow {
-    /// What the far half is to be told: that a client waits, or that nobody does.
+    /// Pending report to the far half: a client waits, or none does.
     wanted: Vec<PrefetchId>,
     declined: Vec<PrefetchId>,
     /// When something last came.
@@ -74,7 +74,7 @@ struct PushingFlow {
     count: AheadCount,
 }
 
-/// What came ahead of its requests, for the operator.
+/// Counts of prefetched responses, for the operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct AheadCount {
     /// Responses that came.
@@ -93,7 +93,7 @@ struct HitCount {
     judged: u32,
 }
 
-/// What there is for a request.
+/// Table's answer to a request.
 #[derive(Debug)]
 pub(super) enum AheadMatch {
     /// Nothing.
@@ -104,7 +104,7 @@ pub(super) enum AheadMatch {
     OnItsWay(Time),
 }
 
-/// Who asks, and whom.
+/// The client and the server of a request.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::http) struct AskingClient {
     /// The engine's number of the flow.
@@ -439,7 +439,7 @@ impl AheadTable {
         (share as u16).max(OBJECTS_MIN)
     }
 
-    /// What the far half of a flow is to be told: what clients wait for, and what nobody waits for.
+    /// Pending reports to the far half of a flow: responses that clients wait for, and those that none waits for.
     pub(super) fn take_words(&mut self, flow: u64) -> (Vec<PrefetchId>, Vec<PrefetchId>) {
         match self.pushers.get_mut(&flow) {
             Some(pusher) => (
@@ -450,7 +450,7 @@ impl AheadTable {
         }
     }
 
-    /// What came on a flow.
+    /// Responses that came on a flow.
     pub(super) fn count(&self, flow: u64) -> AheadCount {
         let pusher = self.pushers.get(&flow);
         pusher.map(|pusher| pusher.count).unwrap_or_default()

@@ -18,7 +18,7 @@ const SERVER_NAME: u16 = 0;
 const APPLICATION_PROTOCOLS: u16 = 16;
 const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
 
-/// What a ClientHello says of the connection that the client wants.
+/// Properties of the connection that a ClientHello asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientHello {
     /// The server's name in lower case (RFC 6066 §3, Server Name Indication).
@@ -29,7 +29,7 @@ pub(crate) struct ClientHello {
     pub(crate) has_encrypted: bool,
 }
 
-/// What is known of the first message.
+/// Knowledge of the first message so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HelloStep {
     /// It is not whole yet.

@@ -34,7 +34,7 @@ const PINNED_MAX: usize = 4_096;
 /// Names of one certificate that are looked at. Certificates of content networks have a hundred.
 pub(crate) const CERTIFICATE_NAMES_MAX: usize = 128;
 
-/// What the far node found in the origin's certificate, which it has verified.
+/// Facts of the origin's certificate, verified by the far node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OriginFacts {
     /// The names in it, in lower case, `*.` in front where it covers the names below.
@@ -72,7 +72,7 @@ pub(crate) struct KnownOrigin {
     pub(crate) leaf: Option<Arc<ServerConfig>>,
 }
 
-/// What an earlier connection found out.
+/// Result of an earlier connection.
 #[derive(Clone, Debug)]
 pub(crate) enum OriginKnowledge {
     /// It can be intercepted.
@@ -89,7 +89,7 @@ pub(crate) struct Knowledge {
 }
 
 impl Knowledge {
-    /// What is known of an origin, if it still holds.
+    /// Returns the knowledge of an origin, if it is still valid.
     pub(crate) fn origin(
         &self,
         now: Time,

@@ -65,7 +65,7 @@ struct OriginSession {
     further: BTreeMap<ServerConnection, FurtherStream>,
 }
 
-/// What works on the content.
+/// Handler of the content.
 enum FarContent {
     Http1(Box<HttpFarHalf>),
     /// Nothing any more: it passes as it is, inside TLS.

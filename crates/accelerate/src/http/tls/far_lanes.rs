@@ -38,7 +38,7 @@ struct OriginLane {
     stream: OriginStream,
     far: HttpFarHalf,
     is_connected: bool,
-    /// What is to go to the origin.
+    /// Bytes that wait for the origin.
     queue: VecDeque<Bytes>,
     queued: usize,
     untaken: usize,

@@ -1,4 +1,4 @@
-//! What the halves of an intercepted connection say to each other (docs/formats/http-tls-frames.md).
+//! Frames between the halves of an intercepted connection (docs/formats/http-tls-frames.md).
 //!
 //! ```text
 //!  near ──► far   Ask · Begin · Relay · Lane · Reset · Credit
@@ -38,7 +38,7 @@ pub(crate) enum TlsCarriage {
     Lanes,
 }
 
-/// What is wrong with an origin's certificate.
+/// Fault of an origin's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CertificateFault {
     /// Another fault, or none of the certificate.
@@ -96,7 +96,7 @@ pub(crate) enum TlsFrame {
         /// The origin's name.
         name: String,
     },
-    /// What follows is the content of an intercepted connection.
+    /// The content of an intercepted connection follows.
     Begin {
         /// The origin's name.
         name: String,

@@ -83,7 +83,7 @@ struct ClientLane {
     responses: Responses,
     exchange: Option<LaneExchange>,
     number: Option<u8>,
-    /// What waits for a number.
+    /// Requests that wait for a lane number.
     held: Vec<AcceleratorOutput>,
     /// An exchange has ended here before.
     was_used: bool,

@@ -65,7 +65,7 @@ pub(super) use facts::OriginFacts;
 pub(super) use far::FarTls;
 pub(super) use near::NearTls;
 
-/// What the intercepted connections of one engine share.
+/// State that the intercepted connections of one engine share.
 #[derive(Clone, Debug)]
 pub(super) struct TlsState {
     /// `None` where the configuration has no `[http.tls]`.

@@ -73,7 +73,7 @@ struct ClientSession {
     may_store: bool,
 }
 
-/// What works on the content.
+/// Handler of the content.
 enum NearContent {
     /// Nothing, until the handshake has ended.
     Handshake,
@@ -581,7 +581,7 @@ impl NearTls {
         }
     }
 
-    /// What the client has sent and nobody has answered.
+    /// Bytes of the client that have no response yet.
     fn take_held(&mut self) -> Bytes {
         match &mut self.state {
             NearTlsState::Reading(reader) => reader.take_held(),

@@ -97,7 +97,7 @@ impl OriginTrust {
     }
 }
 
-/// What came of an origin.
+/// Outcome of a connection to an origin.
 #[derive(Debug)]
 pub(crate) struct OriginReceived {
     /// Its bytes. There are none before the certificate is verified.
@@ -183,7 +183,7 @@ impl OriginStream {
         self.stream.take_output()
     }
 
-    /// What the verified certificate says.
+    /// Facts of the verified certificate.
     pub(crate) fn facts(&self, may_store: bool) -> Option<OriginFacts> {
         let certificate = self
             .stream

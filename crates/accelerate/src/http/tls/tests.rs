@@ -72,9 +72,9 @@ impl TestAuthority {
 /// The origin's configuration.
 struct TestOrigin {
     config: Arc<ServerConfig>,
-    /// What it answers to every request.
+    /// Its response to every request.
     answer: &'static str,
-    /// What follows that.
+    /// Bytes that follow the response.
     more: Bytes,
 }
 
@@ -169,7 +169,7 @@ impl TestOriginEnd {
     }
 }
 
-/// What lives longer than a connection.
+/// State that outlives a connection.
 struct InterceptingSites {
     near: TlsState,
     far: TlsState,
@@ -265,7 +265,7 @@ impl InterceptingSites {
     }
 }
 
-/// What came of a request.
+/// Outcome of a request.
 #[derive(Debug)]
 struct FetchedPage {
     body: String,

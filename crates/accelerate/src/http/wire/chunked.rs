@@ -28,7 +28,7 @@ enum ChunkedState {
     Trailers,
 }
 
-/// What the next bytes of a chunked body are.
+/// Kind of the next bytes of a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkedRun {
     Payload(usize),

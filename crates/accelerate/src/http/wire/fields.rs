@@ -70,7 +70,7 @@ impl FieldSection {
         values.next().is_none().then_some(first)
     }
 
-    /// Whether a line has this name.
+    /// True if a line has this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.all(name).next().is_some()
     }
@@ -111,7 +111,7 @@ impl FieldLine {
     }
 }
 
-/// Whether this is a token (RFC 9110 §5.6.2, Tokens).
+/// True if this is a token (RFC 9110 §5.6.2, Tokens).
 pub(crate) fn is_token(bytes: &[u8]) -> bool {
     let is_token_byte =
         |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);

@@ -78,7 +78,7 @@ fn declared(
     }))
 }
 
-/// Whether a list field, such as Connection, has this member, in whatever case.
+/// True if a list field, such as Connection, has this member, in any case.
 pub(crate) fn has_option(fields: &FieldSection, name: &str, option: &str) -> bool {
     fields
         .list(name)

@@ -133,7 +133,7 @@ pub(crate) struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Whether these bytes begin a head.
+    /// True if these bytes begin a head.
     pub(super) fn check_begin(bytes: &[u8]) -> Result<(), FramingFault> {
         let known = bytes.len().min(b"HTTP/1.".len());
         match bytes[..known] == b"HTTP/1."[..known] {
@@ -182,7 +182,7 @@ impl ResponseHead {
         Ok((version, status, end))
     }
 
-    /// Whether another response to the same request follows (RFC 9110 §15.2, Informational 1xx).
+    /// True if another response to the same request follows (RFC 9110 §15.2, Informational 1xx).
     pub(crate) fn is_interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
     }

@@ -14,7 +14,7 @@ pub(crate) type Requests = MessageReader<RequestHead>;
 /// Follows what a server sends; [`MessageReader::expect`] says to what.
 pub(crate) type Responses = MessageReader<ResponseHead>;
 
-/// What decides whether a response has a body, beside its own head.
+/// The request's part in whether a response has a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyExpectation {
     /// Its head says.
@@ -23,7 +23,7 @@ pub(crate) enum BodyExpectation {
     NoBody,
 }
 
-/// What a run of bytes is.
+/// Kind of a run of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MessagePart<H> {
     /// Part of a head that is not whole yet. Its bytes are in [`MessageReader::held`].
@@ -32,9 +32,9 @@ pub(crate) enum MessagePart<H> {
     Head(Box<H>, BodyFraming),
     /// Sizes of chunks, or trailers.
     Control,
-    /// What the message carries.
+    /// Content of the message.
     Payload,
-    /// What no longer is HTTP/1.1.
+    /// Bytes that are no longer HTTP/1.1.
     Opaque,
 }
 
@@ -46,7 +46,7 @@ impl MessagePart<ResponseHead> {
 }
 
 impl BodyExpectation {
-    /// Of the response to this request.
+    /// Returns the expectation for the response to this request.
     pub(crate) fn of(head: &RequestHead) -> Self {
         match head.method() {
             b"HEAD" => Self::NoBody,
@@ -60,7 +60,7 @@ impl BodyExpectation {
 pub(crate) struct ReaderStep<H> {
     /// How many bytes, from the beginning of what was handed in.
     pub(crate) length: usize,
-    /// What they are.
+    /// Their kind.
     pub(crate) what: MessagePart<H>,
     /// The message ends with them. Interim responses are messages of their own.
     pub(crate) is_end: bool,
@@ -77,7 +77,7 @@ pub(crate) trait Head: Sized {
     ) -> Result<(Self, BodyFraming), FramingFault>;
     /// Whether these bytes, which end behind their first line at the latest, begin a head.
     fn check_begin(bytes: &[u8]) -> Result<(), FramingFault>;
-    /// Whether a head may begin now.
+    /// True if a head may begin now.
     fn may_begin(expected: &VecDeque<BodyExpectation>) -> bool;
 }
 
@@ -174,7 +174,7 @@ impl<H: Head> MessageReader<H> {
         std::mem::take(&mut self.held)
     }
 
-    /// Whether no message has begun and not ended.
+    /// True between two messages.
     pub(crate) fn is_between_messages(&self) -> bool {
         matches!(self.state, ReaderState::Head) && self.held.is_empty()
     }

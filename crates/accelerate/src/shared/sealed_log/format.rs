@@ -79,7 +79,7 @@ impl fmt::Debug for FileSeal {
     }
 }
 
-/// What the sealed head of a record says.
+/// Contents of a record's sealed head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordHead {
     /// The kind, which is the owner's matter.

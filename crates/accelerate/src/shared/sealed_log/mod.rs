@@ -57,7 +57,7 @@ pub enum LogEvent {
     Record {
         /// The kind that the owner gave it.
         kind: u8,
-        /// What the owner wrote.
+        /// Body as the owner wrote it.
         body: Bytes,
     },
     /// All that could be read was put out.
@@ -66,7 +66,7 @@ pub enum LogEvent {
     Failed(FileFault),
 }
 
-/// What could not be read of an earlier run's files.
+/// Damage found in an earlier run's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
     /// Files of another key, another version, or with a damaged head.

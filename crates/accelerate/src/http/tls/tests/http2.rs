@@ -88,7 +88,7 @@ fn poll<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// What of a body has come; the windows are opened for more.
+/// Returns the part of a body that has come, and opens the windows for more.
 fn read(body: &mut RecvStream) -> Vec<u8> {
     let mut context = Context::from_waker(Waker::noop());
     let mut read = Vec::new();
