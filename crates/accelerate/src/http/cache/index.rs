@@ -102,11 +102,17 @@ impl<H: Content> CacheIndex<H> {
             true => LookUp::NotCached,
             false => LookUp::Miss,
         };
+        // A later record of the log may remove it, or be damaged.
+        let is_unproven = (self.learned.as_ref()).is_some_and(|learned| !learned.contains(key));
         let Some(variant) = self.select(key, request) else {
             return missing;
         };
         let stored = variant.stored.clone();
-        match usable(now, &stored.freshness, &asked) {
+        let variant_use = match is_unproven {
+            true => VariantUse::AfterValidation,
+            false => usable(now, &stored.freshness, &asked),
+        };
+        match variant_use {
             VariantUse::Now => LookUp::Fresh(stored),
             VariantUse::WhileRevalidating if !asked.only_if_cached => {
                 LookUp::StaleWhileRevalidate(stored)

@@ -533,6 +533,31 @@ fn what_this_run_learned_counts_before_the_log() {
 }
 
 #[test]
+fn recovered_responses_are_confirmed_until_recovery_ends() {
+    let (earlier, pages) = ten_pages();
+    let now = WallTime((START_S + 10) * 1_000);
+    let mut index = CacheIndex::new(MEMORY, 1 << 20);
+    index.begin_recovery();
+    let text = "HTTP/1.1 200 OK\r\nCache-Control: max-age=9\r\n\r\n";
+    let newer = ResponseHead::parse(Bytes::from(text)).unwrap();
+    let stored = index.store(now, now, &pages[2].0, (&pages[2].1, &newer), (42, 1));
+    stored.unwrap();
+    index.recover(now, STORED, &earlier.record(1).unwrap());
+    let is_fresh = |index: &mut CacheIndex<u64>, page: usize| {
+        let found = index.look_up(now, &pages[page].0, &pages[page].1);
+        assert!(
+            matches!(found, LookUp::Fresh(_) | LookUp::Stale(_)),
+            "{found:?}"
+        );
+        matches!(found, LookUp::Fresh(_))
+    };
+    assert!(!is_fresh(&mut index, 0));
+    assert!(is_fresh(&mut index, 2));
+    index.end_recovery(false);
+    assert!(is_fresh(&mut index, 0));
+}
+
+#[test]
 fn after_damage_and_clocks_set_back_servers_are_asked() {
     let (earlier, pages) = ten_pages();
     for (is_damaged, seconds, is_fresh) in [
