@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::registry::ENTRIES;
+use crate::registry::AcceleratorEntry;
 
 /// The number of bytes of a direction that are inspected: enough for a TLS record header, a request
 /// line's method, or a message's header behind its length.
@@ -69,10 +69,10 @@ impl fmt::Display for DetectedProtocol {
     }
 }
 
-/// Returns the protocol that the server's port alone suggests.
+/// Returns the protocol that the server's port alone suggests, by these accelerators.
 #[must_use]
-pub fn by_port(port: u16) -> DetectedProtocol {
-    let mut entries = ENTRIES.iter().filter(|entry| entry.ports.contains(&port));
+pub fn by_port(entries: &[&AcceleratorEntry], port: u16) -> DetectedProtocol {
+    let mut entries = entries.iter().filter(|entry| entry.ports.contains(&port));
     let detection = entries.find_map(|entry| entry.detection);
     detection.map_or_else(|| by_well_known_port(port), |detection| detection.by_port)
 }
@@ -89,18 +89,19 @@ fn by_well_known_port(port: u16) -> DetectedProtocol {
     }
 }
 
-/// Returns the protocol that the first bytes of either direction show; `None` when they show none.
+/// Returns the protocol that the first bytes of either direction show to these accelerators; `None`
+/// when they show none.
 ///
 /// Input shorter than [`LOOK_LIMIT`] is judged by the available bytes.
 #[must_use]
-pub fn by_first_bytes(bytes: &[u8]) -> Option<DetectedProtocol> {
+pub fn by_first_bytes(entries: &[&AcceleratorEntry], bytes: &[u8]) -> Option<DetectedProtocol> {
     let bytes = &bytes[..bytes.len().min(LOOK_LIMIT)];
     match bytes {
         // A TLS handshake record: type 22, legacy version 3.x (RFC 8446 §5.1, Record Layer).
         [22, 3, 0..=4, ..] => Some(DetectedProtocol::TLS),
         [b'S', b'S', b'H', b'-', ..] => Some(DetectedProtocol::SSH),
         _ => {
-            let mut detections = ENTRIES.iter().filter_map(|entry| entry.detection);
+            let mut detections = entries.iter().filter_map(|entry| entry.detection);
             detections.find_map(|detection| (detection.by_first_bytes)(bytes))
         }
     }
@@ -109,24 +110,30 @@ pub fn by_first_bytes(bytes: &[u8]) -> Option<DetectedProtocol> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{http, smb};
+
+    const ENTRIES: &[&AcceleratorEntry] = &[&smb::ENTRY, &http::ENTRY];
 
     #[test]
     fn first_bytes_name_the_protocol() {
         assert_eq!(
-            by_first_bytes(b"GET /a HTTP/1.1\r\n"),
+            by_first_bytes(ENTRIES, b"GET /a HTTP/1.1\r\n"),
             Some(DetectedProtocol::HTTP)
         );
         assert_eq!(
-            by_first_bytes(&[22, 3, 1, 2, 0, 1]),
+            by_first_bytes(ENTRIES, &[22, 3, 1, 2, 0, 1]),
             Some(DetectedProtocol::TLS)
         );
-        assert_eq!(by_first_bytes(b"SSH-2.0-x"), Some(DetectedProtocol::SSH));
+        assert_eq!(
+            by_first_bytes(ENTRIES, b"SSH-2.0-x"),
+            Some(DetectedProtocol::SSH)
+        );
     }
 
     #[test]
     fn too_little_or_other_bytes_name_nothing() {
-        assert_eq!(by_first_bytes(b""), None);
-        assert_eq!(by_first_bytes(b"GE"), None);
-        assert_eq!(by_first_bytes(b"220 ready\r\n"), None);
+        assert_eq!(by_first_bytes(ENTRIES, b""), None);
+        assert_eq!(by_first_bytes(ENTRIES, b"GE"), None);
+        assert_eq!(by_first_bytes(ENTRIES, b"220 ready\r\n"), None);
     }
 }

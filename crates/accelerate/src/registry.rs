@@ -2,7 +2,8 @@
 //!
 //! An [`AcceleratorEntry`] is the public description of an accelerator. An [`AcceleratorRegistry`]
 //! contains the accelerators of one node with their settings: a value in the engine's
-//! configuration, so that a test can add its own.
+//! configuration, so that a test can add its own. The engine lists the accelerators of the release,
+//! because some have a crate of their own, which uses this one.
 //!
 //! The number travels in a flow's open, so it is part of the wire format: numbers are never reused.
 //! A node that does not know a peer's number refuses the open; the client sees a reset, and its
@@ -13,10 +14,8 @@ use std::sync::Arc;
 
 use crate::credentials::DelegatedKeys;
 use crate::detect::ProtocolDetection;
-use crate::http;
 use crate::passthrough;
 use crate::settings::{AcceleratorSettings, ParsedSettings, SettingsTable};
-use crate::smb;
 use crate::{FlowOpening, ReasonCode, ReasonExplanation, ReasonSource};
 
 /// The number of the accelerator that every node has.
@@ -102,9 +101,6 @@ impl fmt::Debug for AcceleratorEntry {
     }
 }
 
-/// Every accelerator of this release. A new one is one line here.
-pub const ENTRIES: &[&AcceleratorEntry] = &[&passthrough::ENTRY, &smb::ENTRY, &http::ENTRY];
-
 /// The accelerators of one node, with their settings.
 #[derive(Clone, Debug)]
 pub struct AcceleratorRegistry {
@@ -128,22 +124,21 @@ impl RegisteredAccelerator {
     }
 }
 
-impl Default for AcceleratorRegistry {
-    /// Every accelerator of this release with its default settings.
-    fn default() -> Self {
+impl AcceleratorRegistry {
+    /// Registers these accelerators with their default settings.
+    #[must_use]
+    pub fn new(entries: &[&'static AcceleratorEntry]) -> Self {
         let mut registry = Self {
             registered: Vec::new(),
             delegated: DelegatedKeys::default(),
         };
-        for entry in ENTRIES {
+        for entry in entries {
             let settings = (entry.parse)(&SettingsTable::default());
             registry.set(entry, settings.expect("an empty table gives the defaults"));
         }
         registry
     }
-}
 
-impl AcceleratorRegistry {
     /// Registers an accelerator with these settings, or gives one that is registered other settings.
     pub fn set(
         &mut self,
@@ -214,77 +209,22 @@ impl Eq for AcceleratorRegistry {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::smb;
 
-    #[test]
-    fn numbers_names_and_ports_are_unique() {
-        assert_eq!(ENTRIES[0].number, PASSTHROUGH);
-        for (index, entry) in ENTRIES.iter().enumerate() {
-            for other in &ENTRIES[index + 1..] {
-                assert_ne!(entry.number, other.number);
-                assert_ne!(entry.name, other.name);
-                assert!(entry.ports.iter().all(|port| !other.ports.contains(port)));
-            }
-        }
+    fn registry() -> AcceleratorRegistry {
+        AcceleratorRegistry::new(&[&passthrough::ENTRY, &smb::ENTRY])
     }
 
     #[test]
     fn unknown_port_passes_and_unknown_number_fails() {
-        let registry = AcceleratorRegistry::default();
+        let registry = registry();
         assert_eq!(registry.for_port(65_000).number, PASSTHROUGH);
         assert!(registry.by_number(255).is_none());
     }
 
     #[test]
-    fn every_accelerator_explains_every_common_code() {
-        for entry in ENTRIES {
-            for &code in ReasonCode::COMMON {
-                let accelerator = entry;
-                let reason = AcceleratorReason { accelerator, code };
-                let text = reason.explanation(ReasonSource::ThisNode).text;
-                assert!(!text.contains("does not know (code"), "{text}");
-            }
-        }
-    }
-
-    #[test]
-    fn every_reason_of_an_accelerators_own_is_documented() {
-        let documented = include_str!("../../../docs/formats/accelerator-frames.md");
-        for entry in ENTRIES {
-            for code in (0..=u8::MAX).map(ReasonCode::new) {
-                let is_own = (entry.explain)(code, ReasonSource::ThisNode).is_some()
-                    && !ReasonCode::COMMON.contains(&code);
-                let row = format!(
-                    "\n| {} | {}, {} |",
-                    code.to_byte(),
-                    entry.number,
-                    entry.name
-                );
-                assert_eq!(documented.contains(&row), is_own, "{row}");
-            }
-        }
-    }
-
-    #[test]
-    fn an_unknown_reason_is_shown_by_its_number() {
-        for accelerator in ENTRIES {
-            let named = accelerator.name;
-            let code = ReasonCode::new(250);
-            let reason = AcceleratorReason { accelerator, code };
-            let explanation = reason.explanation(ReasonSource::Peer("east"));
-            let wanted = format!("code 250 of the accelerator {named})");
-            assert!(explanation.text.ends_with(&wanted), "{}", explanation.text);
-            assert!(
-                explanation.text.starts_with("the peer east"),
-                "{}",
-                explanation.text
-            );
-            assert!(!explanation.recurs);
-        }
-    }
-
-    #[test]
     fn switched_off_accelerator_serves_no_port() {
-        let mut registry = AcceleratorRegistry::default();
+        let mut registry = registry();
         assert_eq!(registry.for_port(445).number, PASSTHROUGH);
         registry.set(&smb::ENTRY, Arc::new(smb::SmbSettings::STRICT));
         assert_eq!(registry.for_port(445).name, "smb");
@@ -292,10 +232,10 @@ mod tests {
 
     #[test]
     fn a_registry_with_other_settings_is_another_one() {
-        let mut registry = AcceleratorRegistry::default();
-        registry.set(&smb::ENTRY, Arc::new(smb::SmbSettings::STRICT));
-        assert_ne!(registry, AcceleratorRegistry::default());
-        registry.set(&smb::ENTRY, Arc::new(smb::SmbSettings::default()));
-        assert_eq!(registry, AcceleratorRegistry::default());
+        let mut changed = registry();
+        changed.set(&smb::ENTRY, Arc::new(smb::SmbSettings::STRICT));
+        assert_ne!(changed, registry());
+        changed.set(&smb::ENTRY, Arc::new(smb::SmbSettings::default()));
+        assert_eq!(changed, registry());
     }
 }

@@ -11,6 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use thiserror::Error;
 use vocab::{ByteCount, NodeId};
 
+use crate::accelerators::default_registry;
+
 /// The operator's settings of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -180,7 +182,7 @@ pub enum ServeAction {
 }
 
 /// The rules that decide how flows are handled.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowPolicy {
     /// The moment at which a client is accepted to whom none of [`Self::accept_rules`] applies.
     pub accept: AcceptMode,
@@ -197,6 +199,21 @@ pub struct FlowPolicy {
     pub never_store_ports: Vec<RangeInclusive<u16>>,
     /// The protocols' accelerators and their settings.
     pub accelerators: accelerate::registry::AcceleratorRegistry,
+}
+
+impl Default for FlowPolicy {
+    /// No rules, and every accelerator with its default settings.
+    fn default() -> Self {
+        Self {
+            accept: AcceptMode::default(),
+            accept_rules: Vec::new(),
+            serve_rules: Vec::new(),
+            carry_only_ports: Vec::new(),
+            never_store_prefixes: Vec::new(),
+            never_store_ports: Vec::new(),
+            accelerators: default_registry(),
+        }
+    }
 }
 
 impl FlowPolicy {

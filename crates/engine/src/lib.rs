@@ -16,6 +16,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod accelerator_states;
+mod accelerators;
 mod asymmetric_routes;
 mod bounds;
 mod config;
@@ -36,6 +37,7 @@ mod unreachable_servers;
 mod violations;
 mod why;
 
+pub use accelerators::{ACCELERATORS, default_registry};
 pub use bounds::{NetworkRoute, NetworkSurroundings, RouteSide};
 pub use config::{
     AcceptMode, AcceptRule, EngineConfig, EngineLimits, FlowPolicy, IpPrefix, ParsePrefixError,

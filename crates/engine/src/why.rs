@@ -7,6 +7,7 @@ use reduce::Dictionary;
 use tunnel::{ConnectFailure, ResetReason};
 use vocab::Time;
 
+use crate::accelerators::ACCELERATORS;
 use crate::bounds::OpenRefusal;
 use crate::direct::DirectConnection;
 use crate::flow::{ClientState, Flow};
@@ -140,7 +141,7 @@ pub(crate) fn direct_report(now: Time, direct: &DirectConnection, state: &str) -
         via: Some(direct.via),
         client: direct.client.to_string(),
         server: direct.server.to_string(),
-        protocol: accelerate::detect::by_port(direct.server.port()).to_string(),
+        protocol: accelerate::detect::by_port(ACCELERATORS, direct.server.port()).to_string(),
         age_s: now.since(direct.started).as_secs_f64(),
         sent_lan_bytes: direct.bytes_up,
         sent_wan_bytes: direct.bytes_up,

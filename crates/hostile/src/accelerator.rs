@@ -11,6 +11,7 @@ use accelerate::{
     AcceleratorInput, AcceleratorOutput, LettingGo, WanEnd, detect, http, registry, smb,
 };
 use bytes::Bytes;
+use engine::ACCELERATORS;
 use vocab::{FlowSegment, SeededRandom, SegmentKind, Time};
 
 use crate::ByteScript;
@@ -21,11 +22,11 @@ const MOST_OUTPUTS: usize = 10_000;
 
 /// Any first bytes have a protocol or none.
 pub(crate) fn first_bytes(bytes: &[u8]) {
-    let _ = detect::by_first_bytes(bytes);
+    let _ = detect::by_first_bytes(ACCELERATORS, bytes);
     let looked_at = &bytes[..bytes.len().min(detect::LOOK_LIMIT)];
     assert_eq!(
-        detect::by_first_bytes(bytes),
-        detect::by_first_bytes(looked_at),
+        detect::by_first_bytes(ACCELERATORS, bytes),
+        detect::by_first_bytes(ACCELERATORS, looked_at),
         "detection looked further than it says"
     );
 }
@@ -34,7 +35,7 @@ pub(crate) fn first_bytes(bytes: &[u8]) {
 /// the past is requested without output, and nothing follows after it has let go.
 pub(crate) fn halves(bytes: &[u8]) {
     let mut script = ByteScript::new(bytes);
-    let entry = &registry::ENTRIES[usize::from(script.byte()) % registry::ENTRIES.len()];
+    let entry = &ACCELERATORS[usize::from(script.byte()) % ACCELERATORS.len()];
     let side = if script.byte().is_multiple_of(2) {
         WanEnd::Near
     } else {

@@ -1,7 +1,7 @@
 //! Who may depend on whom, read from the crates' Cargo.toml.
 //!
 //! ```text
-//! vocab ◄─ emulate, reduce, tunnel, accelerate, measure ◄─ engine ◄─ node ─┐
+//! vocab ◄─ emulate, reduce, tunnel, accelerate ◄─ mapi, measure ◄─ engine ◄─ node ─┐
 //!   host, capture ◄─ estimate, emulator, tester ◄─ lab ◄─ bench ◄─ trunkline
 //!            ▲        ▲      ▲                                  ▲
 //!            │     simd      └─ simd, path            hostile (fuzzing only)
@@ -16,8 +16,8 @@ use super::files::Checkout;
 
 /// Crates without input or output. None of them depends on another, save that all use `vocab`,
 /// that `simd` lies below those with a loop to speed up and `path` below those that send on one, and
-/// that `engine` joins three.
-const CORES: [&str; 9] = [
+/// that `engine` joins three. `mapi` is an accelerator with a crate of its own, above `accelerate`.
+const CORES: [&str; 10] = [
     "vocab",
     "simd",
     "path",
@@ -25,12 +25,13 @@ const CORES: [&str; 9] = [
     "reduce",
     "tunnel",
     "accelerate",
+    "mapi",
     "measure",
     "engine",
 ];
 
 /// Each crate and the crates of this workspace that it may use outside of tests.
-const MAY_USE: [(&str, &[&str]); 20] = [
+const MAY_USE: [(&str, &[&str]); 21] = [
     ("vocab", &[]),
     ("simd", &[]),
     ("path", &["vocab"]),
@@ -38,8 +39,12 @@ const MAY_USE: [(&str, &[&str]); 20] = [
     ("reduce", &["vocab", "simd"]),
     ("tunnel", &["vocab", "simd", "path"]),
     ("accelerate", &["vocab"]),
+    ("mapi", &["vocab", "accelerate"]),
     ("measure", &["vocab", "path"]),
-    ("engine", &["vocab", "reduce", "tunnel", "accelerate"]),
+    (
+        "engine",
+        &["vocab", "reduce", "tunnel", "accelerate", "mapi"],
+    ),
     ("testkit", &["vocab", "emulate"]),
     ("host", &["vocab", "emulate", "measure"]),
     ("capture", &["vocab"]),
@@ -69,6 +74,7 @@ const MAY_USE: [(&str, &[&str]); 20] = [
             "reduce",
             "tunnel",
             "accelerate",
+            "mapi",
             "measure",
             "engine",
             "capture",

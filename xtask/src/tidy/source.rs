@@ -24,6 +24,9 @@ const OWN_FOLDERS: [&str; 3] = ["/home/", "/root/", "/Users/"];
 /// accelerator says through its registry entry.
 const NEUTRAL_FOLDERS: [&str; 2] = ["crates/engine/src/", "crates/accelerate/src/contract/"];
 
+/// The list of accelerators, which names them and nothing else.
+const ACCELERATOR_LIST: &str = "crates/engine/src/accelerators.rs";
+
 /// Names of protocols in lower case. HTTP is missing, because the engine knows the proxy's method
 /// `CONNECT` by its name.
 const PROTOCOL_NAMES: [&str; 4] = ["smb", "cifs", "mapi", "nfs"];
@@ -66,6 +69,7 @@ pub(crate) fn neutral_code_names_no_protocol(checkout: &Checkout) -> Result<Vec<
         NEUTRAL_FOLDERS
             .iter()
             .any(|folder| path.starts_with(folder))
+            && path != ACCELERATOR_LIST
     });
     for file in neutral {
         for (number, line) in numbered_lines(file) {

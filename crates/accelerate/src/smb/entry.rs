@@ -187,12 +187,12 @@ mod tests {
 
     #[test]
     fn first_bytes_tell_the_version_and_encryption() {
-        use crate::detect::by_first_bytes;
+        let by_first_bytes = |bytes: &[u8]| crate::detect::by_first_bytes(&[&ENTRY], bytes);
         assert_eq!(by_first_bytes(b"\0\0\x01\x00\xfeSMB@\0"), Some(SMB2));
         assert_eq!(by_first_bytes(b"\0\0\x01\x00\xffSMBr\0"), Some(SMB1));
         let encrypted = by_first_bytes(b"\0\0\x01\x00\xfdSMB@\0");
         assert!(encrypted.is_some_and(|protocol| protocol.is_encrypted));
-        assert_eq!(crate::detect::by_port(445), SMB2);
+        assert_eq!(crate::detect::by_port(&[&ENTRY], 445), SMB2);
     }
 
     #[test]

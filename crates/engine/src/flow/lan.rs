@@ -10,6 +10,7 @@ use bytes::Bytes;
 use vocab::Time;
 
 use super::{Flow, FlowFailure, FlowTurn, PeerHost};
+use crate::accelerators::ACCELERATORS;
 use crate::io::{ConnectionId, ConnectionOwner, EngineOutput};
 
 /// The raw bytes that may wait for the encoder, read credit included: the bytes of a millisecond at
@@ -360,7 +361,7 @@ impl Flow {
     /// Names the protocol from the first bytes of either direction.
     pub(super) fn look(&mut self, bytes: &[u8]) {
         let first = &bytes[..bytes.len().min(detect::LOOK_LIMIT)];
-        if let Some(protocol) = detect::by_first_bytes(first) {
+        if let Some(protocol) = detect::by_first_bytes(ACCELERATORS, first) {
             self.protocol = protocol;
         }
     }

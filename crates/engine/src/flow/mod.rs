@@ -41,6 +41,7 @@ use reduce::{Dictionary, FlowDecoder, FlowEncoder};
 use tunnel::{ResetReason, Session};
 use vocab::{NodeId, Time};
 
+use crate::accelerators::ACCELERATORS;
 use crate::bounds::OpenRefusal;
 use crate::io::{ArrivalMethod, ConnectFailure, ConnectionId, EngineOutput};
 use crate::kept_contents::KeptContents;
@@ -240,7 +241,7 @@ impl Flow {
             keep_client_address: birth.keep_client_address,
             refusal: birth.refusal,
             started: turn.now,
-            protocol: detect::by_port(birth.server.port()),
+            protocol: detect::by_port(ACCELERATORS, birth.server.port()),
             accelerator: birth.accelerator,
             registered: birth.registered,
             letting_go: None,

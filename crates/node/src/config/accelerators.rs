@@ -26,7 +26,7 @@ pub(super) fn take_accelerators(
     file: &mut DeTable<'_>,
     located: &SourceText<'_>,
 ) -> Result<AcceleratorRegistry, ConfigError> {
-    let mut registry = AcceleratorRegistry::default();
+    let mut registry = engine::default_registry();
     let configurable = registry.iter().map(|registered| registered.entry);
     let entries: Vec<&'static AcceleratorEntry> = configurable
         .filter(|entry| entry.number != PASSTHROUGH)

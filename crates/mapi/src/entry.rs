@@ -1,0 +1,112 @@
+//! The entry of MAPI in the registry, and its table `[mapi]`.
+
+use std::sync::Arc;
+
+use accelerate::detect::{DetectedProtocol, ProtocolDetection};
+use accelerate::passthrough::Passthrough;
+use accelerate::registry::AcceleratorEntry;
+use accelerate::settings::{
+    AcceleratorSettings, LocatedValue, ParsedSettings, SettingError, SettingValue, SettingsTable,
+    TableReader,
+};
+use accelerate::shared::{SharedState, StartContext, UnsharedState};
+
+use crate::config::{MapiSettings, PORTS_MAX};
+use crate::rpc::pdu::PduHeader;
+
+/// The accelerator in the registry.
+pub static ENTRY: AcceleratorEntry = AcceleratorEntry {
+    number: 3,
+    name: "mapi",
+    ports: &[ENDPOINT_MAPPER],
+    detection: Some(ProtocolDetection {
+        by_port: DCE_RPC,
+        by_first_bytes: detect,
+    }),
+    parse,
+    moved_keys: &[],
+    uses_delegated: true,
+    switch_on: Some("mode = \"on\""),
+    explain: crate::reasons::explain,
+};
+
+/// The port of the endpoint mapper ([MS-RPCE] §2.1.1.1, TCP/IP).
+pub(crate) const ENDPOINT_MAPPER: u16 = 135;
+
+/// The protocol below MAPI, which others use as well.
+const DCE_RPC: DetectedProtocol = DetectedProtocol::clear("dcerpc");
+
+const MODES: &[(&str, bool)] = &[("off", false), ("on", true)];
+
+/// The first PDU of an association.
+fn detect(bytes: &[u8]) -> Option<DetectedProtocol> {
+    let header = PduHeader::parse(bytes).ok()?;
+    header.opens_association().then_some(DCE_RPC)
+}
+
+fn parse(table: &SettingsTable) -> ParsedSettings {
+    let mut reader = TableReader::new(table);
+    let is_on = reader.choice("mode", MODES)?.unwrap_or(false);
+    let ports = ports(&mut reader)?;
+    let may_store_decrypted = reader.switch("store_decrypted")?.unwrap_or(false);
+    reader.finish()?;
+    Ok(Arc::new(MapiSettings {
+        is_on,
+        ports,
+        may_store_decrypted,
+    }))
+}
+
+/// The list of ports, if it is set.
+fn ports(reader: &mut TableReader<'_>) -> Result<Vec<u16>, SettingError> {
+    let Some(located) = reader.value("ports") else {
+        return Ok(Vec::new());
+    };
+    let port = |member: &LocatedValue| match member.value {
+        SettingValue::Number(number) => u16::try_from(number).ok().filter(|port| *port != 0),
+        SettingValue::Text(_)
+        | SettingValue::Switch(_)
+        | SettingValue::List(_)
+        | SettingValue::Table(_)
+        | SettingValue::Other(_) => None,
+    };
+    let ports = match &located.value {
+        SettingValue::List(members) if members.len() <= PORTS_MAX => {
+            members.iter().map(port).collect()
+        }
+        SettingValue::List(_)
+        | SettingValue::Text(_)
+        | SettingValue::Number(_)
+        | SettingValue::Switch(_)
+        | SettingValue::Table(_)
+        | SettingValue::Other(_) => None,
+    };
+    let message =
+        || format!("`ports` is a list of at most {PORTS_MAX} port numbers; write [6001, 6002]");
+    ports.ok_or_else(|| reader.wrong("ports", message()))
+}
+
+impl AcceleratorSettings for MapiSettings {
+    fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    fn lines(&self) -> Vec<(&'static str, String)> {
+        let mode = if self.is_on { "on" } else { "off" };
+        vec![
+            ("mode", format!("{mode:?}")),
+            ("ports", format!("{:?}", self.ports)),
+            ("store_decrypted", self.may_store_decrypted.to_string()),
+        ]
+    }
+
+    fn further_ports(&self) -> &[u16] {
+        &self.ports
+    }
+
+    fn start(&self, _: StartContext) -> Box<dyn SharedState> {
+        Box::new(UnsharedState::new(self.clone(), |_, half, _| {
+            Box::new(Passthrough::new(half))
+        }))
+    }
+}

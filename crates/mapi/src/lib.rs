@@ -1,0 +1,28 @@
+//! The accelerator of MAPI: Outlook's connections to Exchange over DCE/RPC.
+//!
+//! ```text
+//!  client ──► near half: associations opened ──plain stubs──► far half: sealed again ──► server
+//!             │                                               │
+//!             └─ rpc/ PDUs, security · emsmdb/ calls · rop/ remote operations of a mailbox
+//! ```
+//! | folder | content |
+//! | --- | --- |
+//! | `rpc/` | DCE/RPC ([MS-RPCE], [C706]): PDUs, fragments, associations and their protection |
+//! | `emsmdb/` | the calls of the mailbox interface ([MS-OXCRPC]) and the coding of their buffers |
+//! | `rop/` | the remote operations in these buffers ([MS-OXCROPS]) |
+//!
+//! It does no I/O. It uses the contract, the credentials and the settings of `accelerate`.
+
+#![forbid(unsafe_code)]
+#![warn(clippy::iter_over_hash_type)]
+#![cfg_attr(any(test, feature = "testing"), allow(clippy::unwrap_used))]
+
+mod config;
+pub mod emsmdb;
+mod entry;
+mod reasons;
+pub mod rop;
+pub mod rpc;
+
+pub use config::MapiSettings;
+pub use entry::ENTRY;
