@@ -41,8 +41,10 @@ TEST=(
     "openssl:openssl"         # certificates of trunkline bench http
 )
 # Clients of SMB that Debian has not: smbprotocol, and what it needs, by version.
-PYTHON=(smbprotocol==1.17.0 pyspnego==0.12.4)
-PYTHON_HOME="${TRUNKLINE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/trunkline}/smb-clients"
+SMB_CLIENTS=(smbprotocol==1.17.0 pyspnego==0.12.4)
+# What the lab's mailbox and its clients are written with.
+MAILBOX=(impacket==0.13.1 pycryptodomex==3.24.2)
+CACHE="${TRUNKLINE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/trunkline}"
 # What these packages would start on a machine with systemd.
 UNITS=(nginx.service vsftpd.service smbd.service nmbd.service samba-ad-dc.service iperf3.service
     krb5-kdc.service krb5-admin-server.service)
@@ -134,17 +136,18 @@ install_packages() {
     done
 }
 
-# A Python of the project's own, for the one who calls: no root, nothing outside its directory.
+# A Python of the project's own, for the one who calls: no root, nothing outside its directory in
+# the cache. Its packages follow the directory's name.
 install_python() {
-    local wanted="${PYTHON[*]}"
-    if [ "$(cat "$PYTHON_HOME/holds" 2>/dev/null)" = "$wanted" ]; then
+    local home="$CACHE/$1" wanted="${*:2}"
+    if [ "$(cat "$home/holds" 2>/dev/null)" = "$wanted" ]; then
         return
     fi
-    echo "install: with pip, into $PYTHON_HOME: $wanted"
-    if ! { rm -rf "$PYTHON_HOME" && /usr/bin/python3 -m venv "$PYTHON_HOME" &&
-        "$PYTHON_HOME/bin/pip" install --quiet --disable-pip-version-check "${PYTHON[@]}" &&
-        echo "$wanted" >"$PYTHON_HOME/holds"; }; then
-        echo "install: no smbprotocol; what needs it will be left out, or say so" >&2
+    echo "install: with pip, into $home: $wanted"
+    if ! { rm -rf "$home" && /usr/bin/python3 -m venv "$home" &&
+        "$home/bin/pip" install --quiet --disable-pip-version-check "${@:2}" &&
+        echo "$wanted" >"$home/holds"; }; then
+        echo "install: no $1; what needs it will be left out, or say so" >&2
     fi
 }
 
@@ -169,7 +172,10 @@ main() {
         mapfile -t packages < <(missing_packages "${wanted[@]}")
         [ "${#packages[@]}" -eq 0 ] || fail "still missing after the installation: ${packages[*]}"
     fi
-    if [ "$1" = test ]; then install_python; fi
+    if [ "$1" = test ]; then
+        install_python smb-clients "${SMB_CLIENTS[@]}"
+        install_python mailbox "${MAILBOX[@]}"
+    fi
     check_rust
     echo "install: everything for '$1' is there."
 }
