@@ -10,7 +10,10 @@ use bytes::Bytes;
 use vocab::{FlowSegment, SegmentKind, Time};
 
 use super::prefetch::FarPrefetch;
-use super::wire::{BodyExpectation, FramingFault, MessagePart, Requests, Responses};
+use super::recall::{FarRecall, RecallFrame, RecallReply};
+use super::wire::{
+    BodyExpectation, FramingFault, MessagePart, RequestHead, Requests, ResponseHead, Responses,
+};
 use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput};
 
 /// The far half.
@@ -23,6 +26,7 @@ pub(super) struct HttpFarHalf {
     /// The response has had payload.
     has_body: bool,
     prefetch: Option<FarPrefetch>,
+    recall: Option<FarRecall>,
     outputs: VecDeque<AcceleratorOutput>,
 }
 
@@ -35,6 +39,7 @@ impl HttpFarHalf {
             follows: true,
             has_body: false,
             prefetch: None,
+            recall: None,
             outputs: VecDeque::new(),
         }
     }
@@ -48,6 +53,39 @@ impl HttpFarHalf {
     pub(super) fn with_prefetch(mut self, prefetch: FarPrefetch) -> Self {
         self.prefetch = Some(prefetch);
         self
+    }
+
+    /// The same half, which tags responses and answers tags.
+    pub(super) fn with_recall(mut self, recall: FarRecall) -> Self {
+        self.recall = Some(recall);
+        self
+    }
+
+    /// Sends a tagged request again, in its place among the client's.
+    fn recall(&mut self, now: Time, tag: u64) {
+        let site = self.prefetch.as_ref().and_then(FarPrefetch::site);
+        let may_ask = self.follows && self.requests.is_between_messages();
+        let recall = self.recall.as_mut().filter(|_| may_ask);
+        let request = recall
+            .zip(site)
+            .and_then(|(recall, site)| recall.recall(site, tag));
+        let Some(head) = request.and_then(|request| RequestHead::parse(request).ok()) else {
+            let unknown = RecallFrame::Unknown(tag).to_segment();
+            return self.outputs.push_back(AcceleratorOutput::ToWan(unknown));
+        };
+        self.responses.expect(BodyExpectation::of(&head));
+        self.prefetch(|prefetch| prefetch.note_request(now, &head));
+        self.outputs.push_back(AcceleratorOutput::ToLan(head.bytes));
+    }
+
+    /// The head of a final response, as the near half gets it.
+    fn reply(&mut self, head: &ResponseHead, length: usize) -> RecallReply {
+        let site = self.prefetch.as_ref().and_then(FarPrefetch::site);
+        let is_whole = length == head.bytes.len();
+        let recall = self.recall.as_mut();
+        recall.map_or(RecallReply::Head, |recall| {
+            recall.reply(site, head, is_whole)
+        })
     }
 
     /// Works on the prefetches, if there are any, and puts out what they want.
@@ -66,6 +104,9 @@ impl HttpFarHalf {
             bytes = &bytes[step.length..];
             if let MessagePart::Head(head, _) = step.what {
                 self.responses.expect(BodyExpectation::of(&head));
+                if let Some(recall) = &mut self.recall {
+                    recall.note_request(&head);
+                }
                 self.prefetch(|prefetch| prefetch.note_request(now, &head));
             }
         }
@@ -93,6 +134,14 @@ impl HttpFarHalf {
                 MessagePart::Payload => prefetch.note_content(now, &run),
                 MessagePart::PartOfHead | MessagePart::Control | MessagePart::Opaque => {}
             });
+            let reply = match &step.what {
+                MessagePart::Head(head, _) if !head.is_interim() => self.reply(head, run.len()),
+                _ => RecallReply::Head,
+            };
+            if let RecallReply::TaggedHead(tag) = reply {
+                let tagged = RecallFrame::Tagged(tag).to_segment();
+                self.outputs.push_back(AcceleratorOutput::ToWan(tagged));
+            }
             self.has_body |= matches!(step.what, MessagePart::Payload);
             let segment = match step.what {
                 MessagePart::PartOfHead | MessagePart::Head(..) | MessagePart::Control => {
@@ -100,11 +149,18 @@ impl HttpFarHalf {
                 }
                 MessagePart::Payload | MessagePart::Opaque => FlowSegment::payload(run),
             };
+            let segment = match reply {
+                RecallReply::Confirmed(date) => RecallFrame::Confirmed(date).to_segment(),
+                RecallReply::Head | RecallReply::TaggedHead(_) => segment,
+            };
             self.outputs.push_back(AcceleratorOutput::ToWan(segment));
             if step.is_end && std::mem::take(&mut self.has_body) {
                 self.outputs.push_back(AcceleratorOutput::EndBody);
             }
             if is_end {
+                if let Some(recall) = &mut self.recall {
+                    recall.note_end();
+                }
                 self.prefetch(|prefetch| prefetch.note_end(now));
             }
         }
@@ -132,9 +188,12 @@ impl AcceleratorHalf for HttpFarHalf {
                     self.outputs
                         .push_back(AcceleratorOutput::ToLan(segment.bytes));
                 }
-                SegmentKind::Frame => {
-                    self.prefetch(|prefetch| prefetch.hear(now, &segment.bytes));
-                }
+                SegmentKind::Frame => match RecallFrame::parse(&segment.bytes) {
+                    Some(Ok(RecallFrame::Recall(tag))) => self.recall(now, tag),
+                    // Those that only this half sends, and one that cannot be read.
+                    Some(_) => {}
+                    None => self.prefetch(|prefetch| prefetch.hear(now, &segment.bytes)),
+                },
             },
             AcceleratorInput::WanFinished => {
                 self.prefetch(|prefetch| prefetch.end(now));
@@ -159,7 +218,8 @@ impl AcceleratorHalf for HttpFarHalf {
 
     fn buffered(&self) -> usize {
         let prefetch = self.prefetch.as_ref().map_or(0, FarPrefetch::held);
-        self.requests.held().len() + self.responses.held().len() + prefetch
+        let recall = self.recall.as_ref().map_or(0, FarRecall::held);
+        self.requests.held().len() + self.responses.held().len() + prefetch + recall
     }
 
     fn poll_timeout(&self) -> Option<Time> {

@@ -27,6 +27,7 @@
 //! Clients that miss the same URL at once wait for the first of them (`collapse.rs`).
 //! The far half fetches ahead what pages name (`prefetch/`), and the near half answers with it. The table's row *parting* is
 //! about that: while responses ahead of their requests may come, bytes of the flow are not all the client's.
+//! A revalidation that both nodes have seen before costs two short frames (`recall/`).
 //!
 //! When it lets go: at a message that another implementation could understand differently
 //! (`wire::FramingFault`), at CONNECT, after 101 (Switching Protocols), and when a client sends on behind a
@@ -46,6 +47,7 @@ mod h2;
 mod near;
 mod prefetch;
 pub(crate) mod reasons;
+mod recall;
 mod shared;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

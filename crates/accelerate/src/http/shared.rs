@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use vocab::Time;
+use vocab::{SeededRandom, Time};
 
 use super::account::{FlowAccount, HttpTotals};
 use super::cache::{self, CacheIndex, CacheKey, IndexChange, UrlScheme, WallTime, log};
@@ -22,6 +22,7 @@ use super::near::HttpNearHalf;
 use super::prefetch::{
     AheadTable, AskingClient, FarMemory, FarPrefetch, NearPrefetch, PrefetchSettings,
 };
+use super::recall::{FarRecall, RecallMemory};
 use super::tls::{OriginFacts, TlsState};
 use crate::settings::AcceleratorSettings;
 use crate::shared::{
@@ -55,6 +56,8 @@ pub(super) struct HttpState {
     ahead: SharedHandle<AheadTable>,
     /// Memory of the far halves for prefetches.
     far_memory: SharedHandle<FarMemory>,
+    /// Exchanges that the far halves have tagged.
+    recall: SharedHandle<RecallMemory>,
     outputs: VecDeque<SharedOutput>,
     /// Totals of all requests.
     totals: SharedHandle<HttpTotals>,
@@ -74,12 +77,17 @@ impl HttpState {
     pub(super) fn new(settings: HttpSettings, context: StartContext) -> Self {
         let mut random = context.random;
         let (site, secret) = (random.next_u64(), random.next_u64());
+        let recall = RecallMemory::new(
+            context.memory_max / 8,
+            SeededRandom::from_seed(random.next_u64()),
+        );
         let log = context.key.map(|key| SealedLog::new(LOG_NAME, key, random));
         Self {
             tls: TlsState::new(settings.tls.clone()),
             prefetch: Arc::new(settings.prefetch.clone()),
             ahead: SharedHandle::new(AheadTable::new(site)),
             far_memory: SharedHandle::new(FarMemory::new(secret)),
+            recall: SharedHandle::new(recall),
             settings,
             cache: None,
             log,
@@ -257,7 +265,9 @@ impl SharedState for HttpState {
                 if self.prefetch.is_on {
                     let (memory, settings) = (self.far_memory.clone(), Arc::clone(&self.prefetch));
                     let (client, server) = (context.client.ip(), context.server);
-                    far = far.with_prefetch(FarPrefetch::new(memory, settings, client, server));
+                    far = far
+                        .with_prefetch(FarPrefetch::new(memory, settings, client, server))
+                        .with_recall(FarRecall::new(self.recall.clone(), server));
                 }
                 Box::new(far)
             }
@@ -270,11 +280,13 @@ impl SharedState for HttpState {
             SharedInput::Start if !self.stores() => self.stop_storing(),
             SharedInput::Purge { id, prefix } => {
                 self.ahead.with(|ahead| ahead.purge(prefix.as_bytes()));
+                self.recall.with(RecallMemory::forget);
                 self.asked_purges.push((id, prefix));
             }
             SharedInput::Shrink { to } => {
                 self.ahead.with(AheadTable::forget_all);
                 self.far_memory.with(FarMemory::forget);
+                self.recall.with(RecallMemory::forget);
                 let log = self.log.as_ref().map_or(0, SealedLog::held);
                 if let Some(cache) = &self.cache {
                     cache.with(|shared| shared.index.shrink(to.saturating_sub(log)));
@@ -347,7 +359,8 @@ impl SharedState for HttpState {
         let ahead = self.ahead.with(|ahead| ahead.held());
         let memory = self.far_memory.with(|memory| memory.held());
         let log = self.log.as_ref().map_or(0, SealedLog::held);
-        index + ahead + memory + log + self.tls.held()
+        let recall = self.recall.with(|recall| recall.held());
+        index + ahead + memory + recall + log + self.tls.held()
     }
 
     fn report(&self) -> Option<AcceleratorReport> {

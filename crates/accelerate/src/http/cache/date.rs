@@ -18,7 +18,7 @@ const LONG_DAYS: [&str; 7] = [
 ];
 
 /// Reads a date. `now` decides the century of a year of two digits.
-pub(super) fn parse(value: &[u8], now: i64) -> Option<i64> {
+pub(in crate::http) fn parse(value: &[u8], now: i64) -> Option<i64> {
     let text = std::str::from_utf8(value).ok()?.to_ascii_lowercase();
     if text.is_empty() {
         return None;
@@ -129,7 +129,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
 }
 
 /// Writes a date as IMF-fixdate.
-pub(super) fn format(seconds: i64) -> String {
+pub(in crate::http) fn format(seconds: i64) -> String {
     let day_number = seconds.div_euclid(86_400);
     let (year, month, day) = civil(day_number);
     let time = seconds.rem_euclid(86_400);

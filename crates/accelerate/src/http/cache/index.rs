@@ -9,6 +9,7 @@ use super::key::CacheKey;
 use super::policy::{self, NotStored, ResponseFreshness};
 use super::stored::{RequestConditions, ResponseValidators, StoredResponse, head_to_store};
 use super::{Content, WallTime, log};
+use crate::http::recall::RecallTag;
 use crate::http::wire::{RequestHead, ResponseHead};
 use crate::shared::PurgeCount;
 
@@ -144,6 +145,7 @@ impl<H: Content> CacheIndex<H> {
             content: content.0,
             length: content.1,
             asked,
+            recall: None,
         };
         let above = self.ids.last_key_value().map_or(0, |(last, _)| last + 1);
         let id = self.next_id.max(above);
@@ -193,6 +195,22 @@ impl<H: Content> CacheIndex<H> {
             self.remove_selected(key, request);
         }
         Some(stored)
+    }
+
+    /// Keeps the far node's tag for the response with these validators, until its head changes.
+    pub(crate) fn note_recall(
+        &mut self,
+        key: &CacheKey,
+        request: &RequestHead,
+        validators: &ResponseValidators,
+        tag: RecallTag,
+    ) {
+        let variants = self.urls.get_mut(key).into_iter().flatten();
+        let mut selected =
+            variants.filter(|variant| variant.stored.selection.selects(&request.fields));
+        if let Some(variant) = selected.find(|variant| variant.stored.validators() == *validators) {
+            variant.stored.recall = Some(tag);
+        }
     }
 
     /// Forgets what a request would be answered with, because a newer response to it is not stored or its

@@ -113,6 +113,7 @@ pub(crate) fn parse_stored<H: Content>(body: &Bytes) -> Option<(u64, CacheKey, S
         content,
         length,
         asked,
+        recall: None,
     };
     Some((id, CacheKey { server, url }, stored))
 }

@@ -19,7 +19,7 @@
 //! names hold for the whole response, and a response that sets a cookie is stored only if it says `public` or
 //! `s-maxage`.
 
-mod date;
+pub(in crate::http) mod date;
 mod directives;
 mod index;
 mod key;
@@ -37,7 +37,7 @@ use bytes::Bytes;
 pub(crate) use index::{CacheIndex, IndexChange, LookUp};
 pub(crate) use key::{CacheKey, UrlScheme};
 pub(crate) use prefetched::ResponseReuse;
-pub(crate) use stored::{RequestConditions, StoredResponse};
+pub(crate) use stored::{RequestConditions, ResponseValidators, StoredResponse};
 
 /// Of the time for which a response had not changed, one part in so many is heuristically fresh
 /// (RFC 9111 §4.2.2 names 10 %).

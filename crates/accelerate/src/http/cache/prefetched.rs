@@ -61,6 +61,7 @@ impl<H: Content> StoredResponse<H> {
             content: content.0,
             length: content.1,
             asked,
+            recall: None,
         })
     }
 

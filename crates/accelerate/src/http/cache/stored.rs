@@ -8,6 +8,7 @@ use super::key::CacheKey;
 use super::policy::ResponseFreshness;
 use super::vary::VarySelection;
 use super::{Content, WallTime};
+use crate::http::recall::RecallTag;
 use crate::http::wire::{FieldSection, RequestHead, ResponseHead};
 
 /// Fields that are of one connection or hop, and are not stored (RFC 9111 §3.1). Those that Connection
@@ -62,6 +63,8 @@ pub(crate) struct StoredResponse<H> {
     pub(crate) length: u64,
     /// The moment that its freshness was computed from, besides the head: when it was asked for.
     pub(super) asked: WallTime,
+    /// By which the far node knows its request and its head as it is.
+    pub(crate) recall: Option<RecallTag>,
 }
 
 /// Validators of a response (RFC 9110 §8.8).
@@ -75,7 +78,7 @@ pub(crate) struct ResponseValidators {
 
 impl ResponseValidators {
     /// Those of a response.
-    pub(super) fn of(fields: &FieldSection) -> Self {
+    pub(crate) fn of(fields: &FieldSection) -> Self {
         Self {
             etag: fields.single("etag").map(<[u8]>::to_vec),
             last_modified: fields.single("last-modified").map(<[u8]>::to_vec),
@@ -92,6 +95,19 @@ impl ResponseValidators {
             (None, Some(modified)) => self.last_modified.as_ref() == Some(modified),
             (None, None) => conditions == RequestConditions::Stored,
         }
+    }
+
+    /// The field lines by which a response states them.
+    pub(crate) fn lines(&self) -> Vec<u8> {
+        let line = |name: &[u8], value: &Option<Vec<u8>>| match value {
+            Some(value) => [name, b": ", value, b"\r\n"].concat(),
+            None => Vec::new(),
+        };
+        [
+            line(b"ETag", &self.etag),
+            line(b"Last-Modified", &self.last_modified),
+        ]
+        .concat()
     }
 
     /// The conditions of a request that asks whether the response still holds.
@@ -251,6 +267,7 @@ impl<H: Content> StoredResponse<H> {
             false => ResponseFreshness::of(&self.head, key, asked, answered),
         };
         self.asked = asked;
+        self.recall = None;
     }
 
     /// Bytes of memory beside the content.

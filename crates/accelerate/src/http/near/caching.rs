@@ -5,23 +5,27 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::exchange::{
-    BodyStore, CachedExchange, EndedExchange, InsteadOf, LocalAnswer, OwedResponse,
+    BodyStore, CachedExchange, EndedExchange, InsteadOf, LocalAnswer, OwedResponse, PendingRecall,
     ReceivedRemainder,
 };
 use super::{HttpNearHalf, HttpNearState, offers_connection_login};
 use crate::http::account::PassReason;
-use crate::http::cache::{CacheKey, LookUp, RequestConditions, StoredResponse};
+use crate::http::cache::{
+    CacheKey, LookUp, RequestConditions, ResponseValidators, StoredResponse, date,
+};
 use crate::http::collapse::{self, CollapseOutcome, CollapseRole};
 use crate::http::prefetch::{AheadAnswer, NearPrefetch};
 use crate::http::reasons;
+use crate::http::recall::{RecallFrame, RecallTag};
 use crate::http::shared::SharedContent;
 use crate::http::wire::{
     BodyExpectation, BodyFraming, HttpVersion, RequestHead, ResponseHead, has_option,
 };
 use crate::{
     AcceleratorOutput, ContentAbsence, ContentId, ContentReport, ContentRequest, LettingGo,
-    MAX_CONTENT_STORES,
+    MAX_CONTENT_STORES, ReasonCode,
 };
+use vocab::FlowSegment;
 
 /// Where the server cannot be asked, or is not to be (RFC 9111 §5.2.1.7, only-if-cached).
 const NOT_CACHED: &[u8] = b"HTTP/1.1 504 Gateway Timeout\r\nContent-Length: 0\r\n\r\n";
@@ -34,6 +38,9 @@ const FOR_THE_SERVER: [&str; 5] = [
     "if-unmodified-since",
     "upgrade",
 ];
+
+/// Conditions of a client, which are about its own copy.
+const OWN_CONDITIONS: [&str; 2] = ["if-none-match", "if-modified-since"];
 
 /// Why only the server can answer a request, whatever is stored.
 fn pass_reason(head: &RequestHead) -> Option<PassReason> {
@@ -107,8 +114,7 @@ impl HttpNearHalf {
                 self.answer_stored(head, key, &stored);
             }
             LookUp::Stale(stored) => {
-                let own = ["if-none-match", "if-modified-since"];
-                let has_own = own.iter().any(|name| head.fields.has(name));
+                let has_own = OWN_CONDITIONS.iter().any(|name| head.fields.has(name));
                 if head.method() != b"GET" || has_own {
                     return Some(head);
                 }
@@ -329,7 +335,7 @@ impl HttpNearHalf {
         };
         let conditions = stored.validators().conditions();
         let end = head.bytes.len() - 2;
-        let bytes = [&head.bytes[..end], &conditions, b"\r\n"].concat();
+        let bytes = Bytes::from([&head.bytes[..end], &conditions, b"\r\n"].concat());
         let cached = CachedExchange {
             key,
             request: head.clone(),
@@ -337,6 +343,14 @@ impl HttpNearHalf {
             stored: Some(stored.clone()),
             lead: None,
             is_validating: !conditions.is_empty(),
+            recall: self
+                .recall_of(head, stored)
+                .filter(|_| is_for_client)
+                .map(|tag| {
+                    let request = bytes.clone();
+                    PendingRecall { tag, request }
+                }),
+            tag: None,
         };
         let owed = OwedResponse {
             asks_upgrade: false,
@@ -344,7 +358,50 @@ impl HttpNearHalf {
             cached: Some(Box::new(cached)),
             rest: ReceivedRemainder::Pass,
         };
-        self.forward(bytes.into(), BodyExpectation::of(head), owed);
+        self.forward(bytes, BodyExpectation::of(head), owed);
+    }
+
+    /// The tag by which the far half may know the request that revalidates this response.
+    fn recall_of(
+        &self,
+        head: &RequestHead,
+        stored: &StoredResponse<SharedContent>,
+    ) -> Option<RecallTag> {
+        let is_first = self.owed.is_empty() && !self.has_connection_login;
+        stored
+            .recall
+            .filter(|recall| is_first && recall.is_of(&head.bytes))
+    }
+
+    /// Takes a frame about short revalidations.
+    pub(super) fn hear_recall(&mut self, frame: RecallFrame) {
+        let recalled = self.owed.front_mut().and_then(|owed| owed.cached.as_mut());
+        let recalled = recalled.filter(|cached| cached.recall.is_some());
+        match (frame, recalled) {
+            // It belongs to the response that comes next, unless that has to wait behind others.
+            (RecallFrame::Tagged(tag), _) => {
+                self.tag = Some(tag).filter(|_| self.answering.is_none());
+            }
+            (RecallFrame::Unknown(_), Some(cached)) => {
+                if let Some(pending) = cached.recall.take() {
+                    self.send_wan(FlowSegment::control(pending.request));
+                }
+            }
+            (RecallFrame::Confirmed(date), Some(cached)) => {
+                cached.tag = cached.recall.take().map(|pending| pending.tag);
+                let validators = cached.stored.as_ref().map(StoredResponse::validators);
+                let lines = validators.unwrap_or_default().lines();
+                let date = date::format(i64::try_from(date).unwrap_or_default());
+                let line = format!("HTTP/1.1 304 Not Modified\r\nDate: {date}\r\n");
+                let head = [line.as_bytes(), &lines, b"\r\n"].concat();
+                self.hear_server(head.into());
+            }
+            (RecallFrame::Confirmed(_) | RecallFrame::Unknown(_), None) => {
+                self.close(ReasonCode::VIOLATION);
+            }
+            // Only this half sends it.
+            (RecallFrame::Recall(_), _) => {}
+        }
     }
 
     /// What makes a request that passes as it is of use for the cache.
@@ -359,6 +416,8 @@ impl HttpNearHalf {
             stored: None,
             lead: None,
             is_validating: false,
+            recall: None,
+            tag: None,
         };
         Some(Box::new(cached))
     }
@@ -366,9 +425,19 @@ impl HttpNearHalf {
     /// Takes the head of a final response.
     pub(super) fn response(&mut self, head: ResponseHead, body: BodyFraming) {
         self.has_connection_login |= offers_connection_login(&head.fields);
+        let tag = self.tag.take();
         let Some(owed) = self.owed.front_mut() else {
             return;
         };
+        if let Some(cached) = &mut owed.cached {
+            cached.recall = None;
+            let has_own = OWN_CONDITIONS
+                .iter()
+                .any(|name| cached.request.fields.has(name));
+            if let Some(tag) = tag.filter(|_| !has_own) {
+                cached.tag = Some(RecallTag::new(tag, &cached.request.bytes));
+            }
+        }
         // Unless it is stored, those that wait for it ask the server themselves.
         let cached = owed.cached.as_mut();
         let mut lead = cached.and_then(|cached| cached.lead.take());
@@ -403,7 +472,11 @@ impl HttpNearHalf {
             };
             let found = cache.with(|shared| {
                 let (index, key) = (&mut shared.index, &cached.key);
-                index.freshen(cached.asked, now, key, exchange, conditions)
+                let found = index.freshen(cached.asked, now, key, exchange, conditions);
+                if let (Some(found), Some(tag)) = (&found, cached.tag) {
+                    index.note_recall(key, &cached.request, &found.validators(), tag);
+                }
+                found
             });
             if !cached.is_validating {
                 return self.write_lan(head.bytes);
@@ -530,7 +603,11 @@ impl HttpNearHalf {
         cache.with(|shared| {
             let (index, key) = (&mut shared.index, &cached.key);
             // It was judged by its head, and nothing that was judged has changed since.
-            let _ = index.store(cached.asked, keeping.answered, key, exchange, content);
+            let stored = index.store(cached.asked, keeping.answered, key, exchange, content);
+            if let (Ok(()), Some(tag)) = (stored, cached.tag) {
+                let validators = ResponseValidators::of(&keeping.head.fields);
+                index.note_recall(key, &cached.request, &validators, tag);
+            }
         });
         if let Some(lead) = cached.lead.take() {
             lead.end(self.now, CollapseOutcome::Stored);

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use crate::ContentId;
 use crate::http::cache::{CacheKey, StoredResponse, WallTime};
 use crate::http::collapse::CollapseLead;
+use crate::http::recall::RecallTag;
 use crate::http::shared::SharedContent;
 use crate::http::wire::{RequestHead, ResponseHead};
 
@@ -42,6 +43,18 @@ pub(super) struct CachedExchange {
     pub(super) lead: Option<CollapseLead>,
     /// The request that was sent has the stored response's validators as its conditions.
     pub(super) is_validating: bool,
+    /// The tag by which the far half is asked, if it knows the request.
+    pub(super) recall: Option<PendingRecall>,
+    /// The tag of the response, and of the request without conditions.
+    pub(super) tag: Option<RecallTag>,
+}
+
+/// A request that the far half is asked by its tag.
+#[derive(Debug)]
+pub(super) struct PendingRecall {
+    pub(super) tag: RecallTag,
+    /// The whole request, for a far half that does not know the tag.
+    pub(super) request: Bytes,
 }
 
 /// Treatment of a response's content.
@@ -99,7 +112,11 @@ impl OwedResponse {
     /// Bytes of memory beside those of the struct.
     pub(super) fn held(&self) -> usize {
         let cached = self.cached.as_ref();
-        let cached = cached.map_or(0, |cached| cached.request.bytes.len() + 512);
+        let cached = cached.map_or(0, |cached| {
+            let recalled = cached.recall.as_ref();
+            let recalled = recalled.map_or(0, |recalled| recalled.request.len());
+            cached.request.bytes.len() + recalled + 512
+        });
         let kept = match &self.rest {
             ReceivedRemainder::Keep(keeping) => keeping.head.bytes.len() + 256,
             ReceivedRemainder::Pass | ReceivedRemainder::Drop => 0,

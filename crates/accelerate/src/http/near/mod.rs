@@ -16,6 +16,7 @@ use super::collapse::{CollapseFollower, CollapseLead, CollapseOutcome};
 use super::config::{HELD_MAX, OPEN_AFTER, PIPELINED_MAX};
 use super::prefetch::NearPrefetch;
 use super::reasons;
+use super::recall::RecallFrame;
 use super::shared::SharedCache;
 use super::wire::{
     BodyExpectation, BodyFraming, FieldSection, FramingFault, MessagePart, RequestHead, Requests,
@@ -63,6 +64,8 @@ pub(super) struct HttpNearHalf {
     /// The client logs in for the whole connection (NTLM, Negotiate): later requests do not show whose they are.
     has_connection_login: bool,
     now: Time,
+    /// The far half's tag for the response that comes next.
+    tag: Option<u64>,
     outputs: VecDeque<AcceleratorOutput>,
 }
 
@@ -129,6 +132,7 @@ impl HttpNearHalf {
             account: FlowAccount::default(),
             has_connection_login: false,
             now: Time::ZERO,
+            tag: None,
             outputs: VecDeque::new(),
         }
     }
@@ -173,6 +177,11 @@ impl HttpNearHalf {
                 let (Some(cache), Some(prefetch)) = (&self.cache, &mut self.prefetch) else {
                     return;
                 };
+                match RecallFrame::parse(&bytes) {
+                    Some(Ok(frame)) => return self.hear_recall(frame),
+                    Some(Err(_)) => return self.close(ReasonCode::VIOLATION),
+                    None => {}
+                }
                 let heard = prefetch.hear(now, cache, &bytes);
                 self.prefetch(|_| ());
                 if heard.is_err() {
@@ -391,13 +400,24 @@ impl HttpNearHalf {
     }
 
     /// Sends a request to the server.
-    fn forward(&mut self, bytes: Bytes, expectation: BodyExpectation, owed: OwedResponse) {
+    fn forward(&mut self, bytes: Bytes, expectation: BodyExpectation, mut owed: OwedResponse) {
         if let Some(cached) = owed.cached.as_ref().filter(|_| !self.has_connection_login) {
             let (key, request) = (cached.key.clone(), cached.request.clone());
             self.prefetch(|prefetch| prefetch.before_request(&key, &request));
         }
         self.responses.expect(expectation);
-        self.send_wan(FlowSegment::control(bytes));
+        let may_recall = self.prefetch.as_ref().is_some_and(NearPrefetch::may_come);
+        if let Some(cached) = owed.cached.as_mut().filter(|_| !may_recall) {
+            cached.recall = None;
+        }
+        let recall = owed
+            .cached
+            .as_ref()
+            .and_then(|cached| cached.recall.as_ref());
+        self.send_wan(match recall {
+            Some(pending) => RecallFrame::Recall(pending.tag.tag()).to_segment(),
+            None => FlowSegment::control(bytes),
+        });
         self.owed.push_back(owed);
         if self.owed.len() > PIPELINED_MAX {
             self.drain(ReasonCode::LIMIT);

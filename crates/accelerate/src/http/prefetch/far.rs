@@ -660,6 +660,12 @@ impl FarPrefetch {
         });
     }
 
+    /// The run of the near half, if it reads frames.
+    pub(in crate::http) fn site(&self) -> Option<u64> {
+        let allowance = self.allowance.filter(|_| !self.is_over);
+        allowance.map(|allowance| allowance.site)
+    }
+
     /// Takes a frame of the near half.
     pub(in crate::http) fn hear(&mut self, now: Time, frame: &Bytes) {
         let Ok(frame) = PrefetchFrame::parse(frame) else {
