@@ -1,17 +1,29 @@
-//! The remote operations of a mailbox ([MS-OXCROPS]).
+//! The remote operations (ROPs) inside the calls of EMSMDB ([MS-OXCROPS]).
+//!
+//! `buffer.rs` splits a ROP buffer, `request.rs` and `response.rs` read the lists, `values.rs` the
+//! fields, and `id.rs` has the numbers. A list with a ROP that is not known is not read any
+//! further, and nothing is guessed about it.
 
-/// The numbers of operations ([MS-OXCROPS] §2.2.2, RopId).
-pub mod rop_id {
-    /// RopRelease.
-    pub const RELEASE: u8 = 0x01;
-    /// RopOpenMessage.
-    pub const OPEN_MESSAGE: u8 = 0x03;
-    /// RopOpenStream.
-    pub const OPEN_STREAM: u8 = 0x2b;
-    /// RopReadStream.
-    pub const READ_STREAM: u8 = 0x2c;
-    /// RopWriteStream.
-    pub const WRITE_STREAM: u8 = 0x2d;
-    /// RopLogon.
-    pub const LOGON: u8 = 0xfe;
+pub mod buffer;
+pub mod id;
+pub mod request;
+pub mod response;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use thiserror::Error;
+
+/// A ROP buffer that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RopError {
+    /// It ends in the middle of a field.
+    #[error("the ROPs end in the middle of a field")]
+    Truncated,
+    /// Its size contradicts its bytes.
+    #[error("the size of the ROP buffer contradicts its bytes")]
+    Size,
+    /// It has a ROP or a value that is not known.
+    #[error("a ROP or a value is not known")]
+    Unknown,
 }
