@@ -30,7 +30,7 @@ pub(crate) const ORIGIN_TLS: ReasonCode = ReasonCode::new(74);
 pub(crate) const TLS_OFF: ReasonCode = ReasonCode::new(75);
 /// The operator's authority cannot sign for the name now.
 pub(crate) const TLS_AUTHORITY: ReasonCode = ReasonCode::new(76);
-/// The handshake between the client and this node failed.
+/// Several handshakes between the client and this node failed.
 pub(crate) const TLS_HANDSHAKE: ReasonCode = ReasonCode::new(77);
 
 /// The meaning of a code for HTTP; `None` where the common explanation holds, or there is none.
@@ -74,7 +74,10 @@ pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Reas
             "the authority's certificate is not valid now, or its name constraints exclude the server's name",
         )
         .with_remedy("make another authority with `trunkline http ca`"),
-        TLS_HANDSHAKE => ReasonExplanation::new("the TLS handshake of the client with this node failed"),
+        TLS_HANDSHAKE => ReasonExplanation::new(
+            "the client ended several TLS handshakes with this node without a reason, as applications do that pin their server's certificate; it is left alone with this name for an hour",
+        )
+        .with_remedy("install the authority's certificate at the client; applications that pin their server's certificate stay as they are"),
         ReasonCode::VIOLATION => ReasonExplanation::new(
             "a message that can be understood in two ways, or that is not HTTP/1; it passes as it is",
         ),

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use vocab::{SeededRandom, Time};
 
 use super::account::{FlowAccount, HttpTotals};
-use super::cache::{self, CacheIndex, CacheKey, IndexChange, UrlScheme, WallTime, log};
+use super::cache::{self, CacheIndex, CacheKey, IndexChange, LookUp, UrlScheme, WallTime, log};
 use super::collapse::CollapseTable;
 use super::config::{HttpSettings, INDEX_MAX};
 use super::far::HttpFarHalf;
@@ -23,7 +23,7 @@ use super::prefetch::{
     AheadTable, AskingClient, FarMemory, FarPrefetch, NearPrefetch, PrefetchSettings,
 };
 use super::recall::{FarRecall, RecallMemory};
-use super::tls::{OriginFacts, TlsState};
+use super::tls::{ProvedOrigin, TlsState};
 use crate::settings::AcceleratorSettings;
 use crate::shared::{
     AcceleratorReport, DiskTrouble, HalfContext, LogEvent, PurgeCount, SealedLog, SharedHandle,
@@ -491,8 +491,8 @@ pub(super) struct SharedCache {
     server: SocketAddr,
     /// The flow's number; `None` where its half has no way to pass on that it is woken.
     flow: Option<u64>,
-    /// The names that the server has proved to have; `None` for a connection without TLS, where none does.
-    proved: Option<Arc<OriginFacts>>,
+    /// What the server has proved; `None` for a connection without TLS, where none does.
+    proved: Option<Arc<ProvedOrigin>>,
     shared: SharedHandle<HttpSharedState>,
 }
 
@@ -526,7 +526,7 @@ impl SharedCache {
     }
 
     /// The same cache for a flow to this server inside TLS, which has proved these names.
-    pub(super) fn for_proved_server(&self, server: SocketAddr, proved: Arc<OriginFacts>) -> Self {
+    pub(super) fn for_proved_server(&self, server: SocketAddr, proved: Arc<ProvedOrigin>) -> Self {
         Self {
             server,
             flow: None,
@@ -555,15 +555,37 @@ impl SharedCache {
         self.server
     }
 
+    /// Looks for a stored response to a request. Where the server's certificate was verified too long ago, or has
+    /// expired, the server has to confirm the response.
+    pub(super) fn look_up(
+        &self,
+        now: Time,
+        key: &CacheKey,
+        head: &super::wire::RequestHead,
+    ) -> LookUp<SharedContent> {
+        let wall = self.wall(now);
+        let found = self.with(|shared| shared.index.look_up(wall, key, head));
+        match self.may_stand_for_server(now) {
+            true => found,
+            false => found.to_confirm(head),
+        }
+    }
+
+    /// True if stored responses may be used without the server: it has proved who it is a short time ago, or need not.
+    pub(super) fn may_stand_for_server(&self, now: Time) -> bool {
+        let proved = self.proved.as_ref();
+        proved.is_none_or(|proved| proved.is_current(now))
+    }
+
     /// The key of a request on this flow.
     pub(super) fn key(&self, head: &super::wire::RequestHead) -> Option<CacheKey> {
         let Some(proved) = &self.proved else {
             return CacheKey::of(self.server, UrlScheme::Http, head);
         };
-        // A host that the server has not proved to be is none of this connection's.
+        // A host that the server has not proved to be, or that is excluded, is none of this connection's.
         let host = std::str::from_utf8(head.fields.single("host")?).ok()?;
         let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
-        let is_proved = proved.covers(&host.to_ascii_lowercase());
+        let is_proved = proved.answers_for(&host.to_ascii_lowercase());
         let key = is_proved.then(|| CacheKey::of(self.server, UrlScheme::Https, head));
         key.flatten()
     }

@@ -3,7 +3,7 @@
 mod caching;
 mod collapse;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -40,7 +40,11 @@ struct HttpHalfPair {
 /// A dictionary for the near half: a handle is the body itself.
 #[derive(Default)]
 pub(super) struct ContentFixture {
-    storing: BTreeMap<ContentId, Vec<u8>>,
+    pub(super) storing: BTreeMap<ContentId, Vec<u8>>,
+    /// Reads that have not ended.
+    pub(super) reading: BTreeSet<ContentId>,
+    /// Reads bring nothing, as those that wait for the disk.
+    pub(super) is_stalled: bool,
     pub(super) reports: VecDeque<ContentReport>,
     /// How many pieces of a body are there until it is gone.
     gone_after: Option<usize>,
@@ -62,6 +66,9 @@ impl ContentFixture {
                 self.reports.push_back(stored);
             }
             ContentRequest::Abandon { id } => drop(self.storing.remove(&id)),
+            ContentRequest::Read { id, .. } if self.is_stalled => {
+                self.reading.insert(id);
+            }
             ContentRequest::Read { id, handle, range } => {
                 let body = handle.to_bytes();
                 assert_eq!(range, 0..body.len() as u64);
@@ -77,7 +84,10 @@ impl ContentFixture {
                     None => ContentReport::Ended { id },
                 });
             }
-            ContentRequest::StopReading { .. } => self.reports.clear(),
+            ContentRequest::StopReading { id } => {
+                self.reading.remove(&id);
+                self.reports.clear();
+            }
             // Nothing is evicted here.
             ContentRequest::Keep { .. } | ContentRequest::Release { .. } => {}
         }

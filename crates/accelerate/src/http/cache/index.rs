@@ -75,6 +75,21 @@ pub(crate) enum LookUp<H> {
     NotCached,
 }
 
+impl<H> LookUp<H> {
+    /// The same for a client that may be answered only after the server has confirmed what is stored.
+    pub(crate) fn to_confirm(self, request: &RequestHead) -> Self {
+        match self {
+            Self::Fresh(stored) | Self::StaleWhileRevalidate(stored) => {
+                match CacheDirectives::of_request(&request.fields).only_if_cached {
+                    true => Self::NotCached,
+                    false => Self::Stale(stored),
+                }
+            }
+            Self::Miss | Self::Stale(_) | Self::NotCached => self,
+        }
+    }
+}
+
 impl<H: Content> CacheIndex<H> {
     /// An empty one. Numbers of responses begin at `first_id`, which is higher than in any earlier run.
     pub(crate) fn new(memory_max: usize, first_id: u64) -> Self {

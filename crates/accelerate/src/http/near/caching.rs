@@ -64,8 +64,7 @@ impl HttpNearHalf {
         let Some(key) = cache.key(&head) else {
             return Some(head);
         };
-        let now = cache.wall(self.now);
-        let found = cache.with(|shared| shared.index.look_up(now, &key, &head));
+        let found = cache.look_up(self.now, &key, &head);
         let found = match self.look_ahead(found, &key, &head) {
             Some(found) => found,
             None => {
@@ -492,8 +491,10 @@ impl HttpNearHalf {
         }
         let (key, request) = (&cached.key, &cached.request);
         cache.with(|shared| shared.index.invalidate(key, request, &head));
-        let replaces =
-            |stored: &StoredResponse<SharedContent>| stored.may_replace_error(&cached.request, now);
+        let may_stand = cache.may_stand_for_server(self.now);
+        let replaces = |stored: &StoredResponse<SharedContent>| {
+            may_stand && stored.may_replace_error(&cached.request, now)
+        };
         let is_error = matches!(head.status, 500 | 502 | 503 | 504);
         if is_error && let Some(stored) = cached.stored.clone().filter(replaces) {
             let asked = (cached.request.clone(), cached.key.clone());
@@ -623,8 +624,9 @@ impl HttpNearHalf {
             return;
         };
         let now = cache.wall(self.now);
+        let may_stand = cache.may_stand_for_server(self.now);
         let may_replace = |stored: &&StoredResponse<SharedContent>| {
-            stored.may_replace_error(&cached.request, now)
+            may_stand && stored.may_replace_error(&cached.request, now)
         };
         let stored = cached.stored.as_ref().filter(may_replace).cloned();
         let has_begun = !self.responses.is_between_messages();

@@ -100,6 +100,12 @@ impl TlsSettings {
         matches(&self.intercept) && !matches(&self.exclude)
     }
 
+    /// True if connections to this name are intercepted, and the authority may sign for it.
+    pub(crate) fn may_sign_for(&self, name: &str) -> bool {
+        let authority = self.authority.as_ref();
+        self.lists(name) && authority.is_some_and(|authority| authority.permits(name))
+    }
+
     /// The settings with their values as they are written in the table.
     pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
         let list = |names: &[NamePattern]| {

@@ -19,8 +19,9 @@ use ::h2::Reason;
 use bytes::Bytes;
 use vocab::{FlowSegment, SegmentKind, Time};
 
-use super::facts::OriginFacts;
+use super::facts::ProvedOrigin;
 use super::frames::TlsFrame;
+use super::open_transfers::OpenTransfers;
 use crate::http::h2::{Http2Event, Http2Server, RequestBody};
 use crate::http::near::HttpNearHalf;
 use crate::http::shared::SharedCache;
@@ -55,6 +56,8 @@ pub(super) struct ClientLanes {
     /// Bytes that the far half has no credit back for, by number.
     credit: [u32; LANES_MAX as usize],
     origin: LaneOrigin,
+    /// Content that lanes store or read.
+    transfers: OpenTransfers,
     answered: u64,
     now: Time,
     outputs: VecDeque<AcceleratorOutput>,
@@ -64,8 +67,7 @@ pub(super) struct ClientLanes {
 struct LaneOrigin {
     server: SocketAddr,
     cache: Option<SharedCache>,
-    name: String,
-    facts: Arc<OriginFacts>,
+    proved: Arc<ProvedOrigin>,
 }
 
 /// The use of a number.
@@ -113,8 +115,7 @@ impl ClientLanes {
     pub(super) fn new(
         server: SocketAddr,
         cache: Option<SharedCache>,
-        name: String,
-        facts: Arc<OriginFacts>,
+        proved: Arc<ProvedOrigin>,
     ) -> Self {
         Self {
             server: Http2Server::new(),
@@ -129,9 +130,9 @@ impl ClientLanes {
             origin: LaneOrigin {
                 server,
                 cache,
-                name,
-                facts,
+                proved,
             },
+            transfers: OpenTransfers::default(),
             answered: 0,
             now: Time::ZERO,
             outputs: VecDeque::new(),
@@ -191,8 +192,9 @@ impl ClientLanes {
     }
 
     fn begin(&mut self, stream: u32, head: Bytes, host: &str, body: RequestBody) {
-        // RFC 9110 §15.5.20 (421 Misdirected Request): the origin has not proved to be that host.
-        if host != self.origin.name && !self.origin.facts.covers(host) {
+        // RFC 9110 §15.5.20 (421 Misdirected Request): the origin has not proved to be that host, or the host is excluded
+        // and wants a connection of its own, which passes untouched.
+        if !self.origin.proved.answers_for(host) {
             return self.answer_error(stream, 421);
         }
         self.dispatch(stream, head, body, false);
@@ -229,10 +231,10 @@ impl ClientLanes {
     fn add_lane(&mut self) -> u32 {
         self.next_lane = self.next_lane.wrapping_add(1);
         let key = self.next_lane;
-        let facts = &self.origin.facts;
+        let proved = &self.origin.proved;
         let cache = self.origin.cache.as_ref();
         let cache =
-            cache.map(|cache| cache.for_proved_server(self.origin.server, Arc::clone(facts)));
+            cache.map(|cache| cache.for_proved_server(self.origin.server, Arc::clone(proved)));
         let mut lane = ClientLane {
             near: HttpNearHalf::new(cache),
             responses: Responses::new(),
@@ -306,14 +308,22 @@ impl ClientLanes {
 
     /// A lane is of no use any more, and its number only when the far half has let go of it.
     fn discard(&mut self, key: u32) {
-        let Some(lane) = self.lanes.remove(&key) else {
-            return;
-        };
-        self.answered += lane.near.answered();
-        self.waiting.retain(|waiting| *waiting != key);
-        if let Some(number) = lane.number {
+        if let Some(number) = self.remove_lane(key).and_then(|lane| lane.number) {
             self.reset_number(number);
         }
+    }
+
+    /// Takes a lane out, with what it stores and reads.
+    fn remove_lane(&mut self, key: u32) -> Option<ClientLane> {
+        let lane = self.lanes.remove(&key)?;
+        self.answered += lane.near.answered();
+        self.waiting.retain(|waiting| *waiting != key);
+        let (first, last) = (ContentId(0), ContentId(u64::from(u32::MAX)));
+        let ids = of_lane(key, first)..=of_lane(key, last);
+        let requests = self.transfers.end(ids).into_iter();
+        self.outputs
+            .extend(requests.map(AcceleratorOutput::Content));
+        Some(lane)
     }
 
     fn reset_number(&mut self, number: u8) {
@@ -355,6 +365,7 @@ impl ClientLanes {
                 }
                 AcceleratorOutput::Content(request) => {
                     let request = with_id(request, |id| of_lane(key, id));
+                    self.transfers.note_request(&request);
                     self.outputs.push_back(AcceleratorOutput::Content(request));
                 }
                 // Its messages cannot be followed any further; there is nothing that could pass.
@@ -418,10 +429,8 @@ impl ClientLanes {
         let number = free.or_else(|| {
             let mut lanes = self.lanes.iter();
             let idle = lanes.find(|(_, lane)| lane.number.is_some() && lane.is_idle());
-            let (idle, number) = idle.map(|(key, lane)| (*key, lane.number))?;
-            let lane = self.lanes.remove(&idle)?;
-            self.answered += lane.near.answered();
-            number.map(usize::from)
+            let idle = idle.map(|(key, _)| *key)?;
+            self.remove_lane(idle)?.number.map(usize::from)
         });
         if let Some(number) = number
             && let Some(lane) = self.lanes.get_mut(&key)
@@ -536,10 +545,7 @@ impl ClientLanes {
     fn settle(&mut self, key: u32) {
         let lane = self.lanes.get(&key).filter(|lane| lane.number.is_none());
         if lane.is_some_and(|lane| lane.is_idle() || lane.is_ended && lane.exchange.is_none()) {
-            if let Some(lane) = self.lanes.remove(&key) {
-                self.answered += lane.near.answered();
-            }
-            self.waiting.retain(|waiting| *waiting != key);
+            self.remove_lane(key);
         }
         self.serve_waiting();
     }
@@ -651,6 +657,7 @@ impl ClientLanes {
     /// Takes news of content that is stored or read.
     pub(super) fn content_report(&mut self, now: Time, report: ContentReport) {
         self.now = now;
+        self.transfers.note_report(&report);
         let (key, report) = unmapped(report);
         self.tell(key, AcceleratorInput::Content(report));
         self.take_events();

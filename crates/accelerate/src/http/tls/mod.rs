@@ -22,7 +22,7 @@
 //!
 //! What passes untouched, with the reason in `why`: no TLS, no name, a name that is not listed or that the authority
 //! may not sign for, application protocols other than HTTP, an origin whose certificate is not valid or that asks for
-//! clients' certificates, and clients that refused our certificate for that name before. A ClientHello with the extension
+//! clients' certificates, and clients that refused our certificate for that name before, or ended several handshakes. A ClientHello with the extension
 //! of Encrypted Client Hello whose outer name is listed is intercepted: browsers send it as grease, and a client that
 //! means it answers with the alert `ech_required` and is left alone from then on.
 //!
@@ -39,6 +39,7 @@ mod far_lanes;
 mod frames;
 mod lanes;
 mod near;
+mod open_transfers;
 mod origin;
 mod stream;
 #[cfg(test)]
@@ -61,7 +62,7 @@ use origin::OriginTrust;
 use super::shared::SharedCache;
 use crate::shared::SharedHandle;
 
-pub(super) use facts::OriginFacts;
+pub(super) use facts::ProvedOrigin;
 pub(super) use far::FarTls;
 pub(super) use near::NearTls;
 
@@ -96,7 +97,8 @@ impl TlsState {
         let trust = trusted.map(|trusted| OriginTrust::new(trusted, &self.provider, &self.clock));
         self.trust = trust.and_then(Result::ok).map(Arc::new);
         self.settings = settings;
-        self.known.with(Knowledge::clear);
+        // Flows that began before keep what they know to themselves: they sign by the settings that they began with.
+        self.known = SharedHandle::new(Knowledge::default());
     }
 
     /// Takes the time on the calendar.

@@ -13,9 +13,12 @@ use vocab::{FlowSegment, SegmentKind, Time};
 
 use super::TlsState;
 use super::client_hello::{ClientHello, HelloReader, HelloStep};
-use super::facts::{KnownOrigin, OriginFacts, OriginKnowledge};
+use super::facts::{
+    HANDSHAKE_FAILURES_MAX, KnownOrigin, OriginFacts, OriginKnowledge, ProvedOrigin,
+};
 use super::frames::{CertificateFault, TlsCarriage, TlsFrame};
 use super::lanes::ClientLanes;
+use super::open_transfers::OpenTransfers;
 use super::stream::{ReceivedBytes, TlsStream};
 use crate::http::config::OPEN_AFTER;
 use crate::http::near::HttpNearHalf;
@@ -64,10 +67,10 @@ enum NearTlsState {
 
 /// An intercepted connection.
 struct ClientSession {
-    name: String,
+    origin: Arc<ProvedOrigin>,
     stream: TlsStream,
-    facts: Arc<OriginFacts>,
     inner: NearContent,
+    transfers: OpenTransfers,
     /// The far half knows that the connection is intercepted.
     has_begun: bool,
     may_store: bool,
@@ -167,9 +170,9 @@ impl NearTls {
         if protocol_of(hello).is_none() {
             return Err(reasons::TLS_PROTOCOL);
         }
-        let is_pinned = |known: &mut super::Knowledge| known.is_pinned(now, self.client, name);
-        if self.shared.known.with(is_pinned) {
-            return Err(reasons::TLS_PINNED);
+        let known = &self.shared.known;
+        if let Some(reason) = known.with(|known| known.left_alone(now, self.client, name)) {
+            return Err(reason);
         }
         let since_1970 = self.shared.clock.since_1970();
         let authority = settings.authority.as_ref();
@@ -193,14 +196,9 @@ impl NearTls {
                 let since_1970 = self.shared.clock.since_1970().unwrap_or_default();
                 let left =
                     u64::try_from(facts.not_after.saturating_sub(since_1970)).unwrap_or_default();
-                let known = KnownOrigin {
-                    facts: Arc::new(facts),
-                    leaf: None,
-                };
-                let valid_for = Duration::from_secs(left);
-                self.shared.known.with(|all| {
-                    all.verified(now, self.server, &name, known.clone(), valid_for);
-                });
+                let (facts, valid_for) = (Arc::new(facts), Duration::from_secs(left));
+                let known = (self.shared.known)
+                    .with(|all| all.verified(now, self.server, &name, facts, valid_for));
                 self.intercept(now, name, &hello, &known);
             }
             Err((reason, fault)) => {
@@ -227,18 +225,22 @@ impl NearTls {
             }
             ServerConnection::new(leaf).ok()
         });
-        let Some(connection) = connection else {
+        let (Some(connection), Some(settings)) = (connection, &self.shared.settings) else {
             return self.let_go(reasons::TLS_AUTHORITY);
         };
-        let held = self.take_held();
-        let settings = self.shared.settings.as_ref();
-        let may_store =
-            known.facts.may_store && settings.is_some_and(|tls| tls.may_store_decrypted);
-        self.state = NearTlsState::Intercepting(Box::new(ClientSession {
+        let may_store = known.facts.may_store && settings.may_store_decrypted;
+        let origin = ProvedOrigin {
             name,
-            stream: TlsStream::new(connection),
             facts: Arc::clone(&known.facts),
+            until: known.until,
+            settings: Arc::clone(settings),
+        };
+        let held = self.take_held();
+        self.state = NearTlsState::Intercepting(Box::new(ClientSession {
+            origin: Arc::new(origin),
+            stream: TlsStream::new(connection),
             inner: NearContent::Handshake,
+            transfers: OpenTransfers::default(),
             has_begun: false,
             may_store,
         }));
@@ -255,8 +257,7 @@ impl NearTls {
         let provider = &self.shared.provider;
         let mut names = vec![name];
         for other in &known.facts.names {
-            let is_ours = settings.lists(other) && authority.permits(other);
-            if is_ours && !other.starts_with('*') && other != name {
+            if settings.may_sign_for(other) && !other.starts_with('*') && other != name {
                 names.push(other);
             }
         }
@@ -312,20 +313,17 @@ impl NearTls {
         if session.stream.is_handshaking() || !matches!(session.inner, NearContent::Handshake) {
             return;
         }
+        let (client, name) = (self.client, &session.origin.name);
+        let known = &self.shared.known;
+        known.with(|known| known.note_handshake(client, name));
         let cache = self.cache.as_ref().filter(|_| session.may_store);
-        let facts = Arc::clone(&session.facts);
-        let cache = cache.map(|cache| cache.for_proved_server(self.server, facts));
+        let origin = Arc::clone(&session.origin);
         if session.stream.protocol() == Some(HTTP2) {
-            let (name, facts) = (session.name.clone(), Arc::clone(&session.facts));
-            let lanes = ClientLanes::new(
-                self.server,
-                self.cache.clone().filter(|_| session.may_store),
-                name,
-                facts,
-            );
+            let lanes = ClientLanes::new(self.server, cache.cloned(), origin);
             session.inner = NearContent::Http2(Box::new(lanes));
             return;
         }
+        let cache = cache.map(|cache| cache.for_proved_server(self.server, origin));
         session.inner = NearContent::Http1(Box::new(HttpNearHalf::new(cache)));
         self.tell(now, AcceleratorInput::Start);
     }
@@ -338,14 +336,28 @@ impl NearTls {
         if let Error::AlertReceived(alert) = error
             && refuses_certificate(*alert)
         {
-            let name = &session.name;
+            let name = &session.origin.name;
             self.note = Some(format!(
                 "the client refused the operator's certificate for {name} ({alert:?}); its next connections to it pass untouched"
             ));
             let (known, client) = (&self.shared.known, self.client);
             known.with(|known| known.pin(now, client, name));
+        } else if session.stream.is_handshaking() {
+            self.note_failed_handshake(now);
         }
         self.end();
+    }
+
+    /// The client has ended the handshake without a word about the certificate.
+    fn note_failed_handshake(&mut self, now: Time) {
+        let NearTlsState::Intercepting(session) = &self.state else {
+            return;
+        };
+        let (known, client, name) = (&self.shared.known, self.client, &session.origin.name);
+        let failures = known.with(|known| known.note_failed_handshake(now, client, name));
+        self.note = Some(format!(
+            "the client ended the TLS handshake for {name} without a reason, {failures} times in a row; after {HANDSHAKE_FAILURES_MAX} its connections to it pass untouched for an hour"
+        ));
     }
 
     /// Keeps what the operator is told of a session that ends.
@@ -354,9 +366,19 @@ impl NearTls {
         self.answered = AcceleratorHalf::answered(self);
     }
 
+    /// Ends what the half inside stores and reads, because nobody takes it any more.
+    fn end_transfers(&mut self) {
+        if let NearTlsState::Intercepting(session) = &mut self.state {
+            let requests = session.transfers.end_all().into_iter();
+            self.outputs
+                .extend(requests.map(AcceleratorOutput::Content));
+        }
+    }
+
     /// Ends the connection behind what was written.
     fn end(&mut self) {
         self.keep_account();
+        self.end_transfers();
         self.state = NearTlsState::Ended;
         self.outputs.push_back(AcceleratorOutput::FinishLan);
         self.outputs.push_back(AcceleratorOutput::FinishWan);
@@ -367,13 +389,16 @@ impl NearTls {
         let NearTlsState::Intercepting(session) = &mut self.state else {
             return;
         };
+        if let AcceleratorInput::Content(report) = &input {
+            session.transfers.note_report(report);
+        }
         match &mut session.inner {
             NearContent::Handshake => {
                 // Whoever ends before the handshake has, ends it.
-                if matches!(
-                    input,
-                    AcceleratorInput::LanFinished | AcceleratorInput::WanFinished
-                ) {
+                if input == AcceleratorInput::LanFinished {
+                    self.note_failed_handshake(now);
+                    self.end();
+                } else if input == AcceleratorInput::WanFinished {
                     self.end();
                 }
                 return;
@@ -429,17 +454,21 @@ impl NearTls {
                     let explanation = explanation.or_else(|| reason.common_explanation());
                     let text = explanation.map(|explanation| explanation.text);
                     self.note = text.map(|text| format!("passed inside TLS: {text}"));
+                    self.end_transfers();
                     self.send_wan(TlsFrame::Relay.to_segment());
                 }
                 // The server never speaks first in TLS; what was answered here cannot be told from what was not.
                 AcceleratorOutput::OpenFlow | AcceleratorOutput::AnsweredHere(_) => {}
+                AcceleratorOutput::Content(request) => {
+                    session.transfers.note_request(&request);
+                    self.outputs.push_back(AcceleratorOutput::Content(request));
+                }
                 AcceleratorOutput::FinishWan
                 | AcceleratorOutput::EndBody
                 | AcceleratorOutput::OpenServer
                 | AcceleratorOutput::Server(..)
                 | AcceleratorOutput::Claim(_)
                 | AcceleratorOutput::ClaimReleased
-                | AcceleratorOutput::Content(_)
                 | AcceleratorOutput::LettingGo(LettingGo::Close { .. }) => {
                     self.outputs.push_back(output)
                 }
@@ -460,10 +489,15 @@ impl NearTls {
             match lanes.poll_output() {
                 Some(AcceleratorOutput::ToWan(segment)) => self.send_wan(segment),
                 Some(AcceleratorOutput::EndBody) if !session.may_store => {}
+                Some(AcceleratorOutput::Content(request)) => {
+                    session.transfers.note_request(&request);
+                    self.outputs.push_back(AcceleratorOutput::Content(request));
+                }
                 Some(output) => self.outputs.push_back(output),
                 None if lanes.is_closed() => {
                     self.finish_client();
                     self.keep_account();
+                    self.end_transfers();
                     self.state = NearTlsState::Ended;
                     self.outputs.push_back(AcceleratorOutput::FinishWan);
                     return;
@@ -480,7 +514,7 @@ impl NearTls {
         };
         if !std::mem::replace(&mut session.has_begun, true) {
             let begin = TlsFrame::Begin {
-                name: session.name.clone(),
+                name: session.origin.name.clone(),
                 carriage: match session.inner {
                     NearContent::Http2(_) => TlsCarriage::Lanes,
                     NearContent::Handshake | NearContent::Http1(_) | NearContent::Relay => {
@@ -552,7 +586,7 @@ impl NearTls {
             TlsFrame::Refused(reason, fault) => self.answered(now, Err((reason, fault))),
             TlsFrame::Failed(reason, fault) => {
                 if let NearTlsState::Intercepting(session) = &self.state {
-                    let name = session.name.clone();
+                    let name = session.origin.name.clone();
                     self.leave_alone(now, &name, reason, fault);
                     self.close(reason);
                 }
@@ -787,7 +821,7 @@ impl AcceleratorHalf for NearTls {
         let inner = inner.map(|note| format!(", {note}"));
         Some(format!(
             "TLS of {} intercepted ({}){}",
-            session.name,
+            session.origin.name,
             String::from_utf8_lossy(version),
             inner.unwrap_or_default()
         ))

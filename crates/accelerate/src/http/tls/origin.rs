@@ -116,6 +116,11 @@ pub(crate) struct OriginStream {
     stream: TlsStream,
     asks: Arc<AsksCertificate>,
     is_verified: bool,
+    /// Bytes that wait until the origin is verified and is known to be usable. TLS would send them with the end of the
+    /// handshake, before this is known.
+    waiting: Vec<u8>,
+    /// The direction towards the origin ends behind them.
+    is_finishing: bool,
 }
 
 impl OriginStream {
@@ -134,6 +139,8 @@ impl OriginStream {
             stream: TlsStream::new(connection),
             asks,
             is_verified: false,
+            waiting: Vec::new(),
+            is_finishing: false,
         })
     }
 
@@ -150,6 +157,12 @@ impl OriginStream {
                 fault = Some(OriginFault::plain(reasons::TLS_PROTOCOL));
             }
             self.is_verified = fault.is_none();
+        }
+        if is_verified_now && self.is_verified {
+            self.stream.send(&std::mem::take(&mut self.waiting));
+            if self.is_finishing {
+                self.stream.finish();
+            }
         }
         let may_pass = self.is_verified && fault.is_none();
         OriginReceived {
@@ -170,12 +183,18 @@ impl OriginStream {
 
     /// Sends bytes; before the certificate is verified they wait.
     pub(crate) fn send(&mut self, plain: &[u8]) {
-        self.stream.send(plain);
+        match self.is_verified {
+            true => self.stream.send(plain),
+            false => self.waiting.extend_from_slice(plain),
+        }
     }
 
     /// Ends the direction towards the origin.
     pub(crate) fn finish(&mut self) {
-        self.stream.finish();
+        match self.is_verified {
+            true => self.stream.finish(),
+            false => self.is_finishing = true,
+        }
     }
 
     /// The bytes that are to go over the wire.

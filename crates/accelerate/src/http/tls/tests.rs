@@ -80,8 +80,13 @@ struct TestOrigin {
 
 impl TestOrigin {
     fn new(authority: &TestAuthority, name: &str, not_after: i64) -> Self {
+        Self::named(authority, &[name], not_after)
+    }
+
+    /// An origin with several names.
+    fn named(authority: &TestAuthority, names: &[&str], not_after: i64) -> Self {
         let facts = OriginFacts {
-            names: vec![name.to_owned()],
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
             not_before: NOW - 1_000_000,
             not_after,
             may_store: true,
@@ -89,7 +94,7 @@ impl TestOrigin {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let leaf = authority
             .authority()
-            .sign_leaf(&provider, NOW, &[name], &facts);
+            .sign_leaf(&provider, NOW, names, &facts);
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
@@ -573,6 +578,136 @@ fn a_client_that_refuses_us_is_left_alone() {
             later.let_go.is_none() && later.body.ends_with("hello"),
             "{later:?}"
         );
+    }
+}
+
+#[test]
+fn client_that_closes_in_handshakes_is_left_alone() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
+    let mut sites = InterceptingSites::new(&ours, &theirs, origin);
+    for number in 1..=3 {
+        let mut path = sites.connect();
+        let mut client = path.client(trusting(&ours));
+        let hello = client.take_output();
+        path.near(AcceleratorInput::Lan(hello));
+        assert!(!path.to_client.is_empty() && path.let_go.is_none());
+        // It sees the certificate and only closes.
+        path.near(AcceleratorInput::LanFinished);
+        let note = path.halves.as_ref().unwrap().0.note().unwrap();
+        assert!(note.contains(&format!("{number} times")), "{note}");
+    }
+    let left_alone = sites.fetch(trusting(&theirs), "/");
+    assert_eq!(left_alone.let_go, Some(reasons::TLS_HANDSHAKE));
+    assert!(left_alone.body.ends_with("hello"), "{left_alone:?}");
+    sites.now += Duration::from_secs(3_601);
+    assert_eq!(sites.fetch(trusting(&ours), "/").let_go, None);
+}
+
+/// A response that is fresh for longer than what is known of its origin.
+const LONG_LIVED: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: \"1\"\r\nCache-Control: max-age=86400\r\n\r\nhello";
+
+#[test]
+fn stored_pages_need_a_current_certificate() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    // The facts are an hour old, or the certificate has expired.
+    for (valid_for, seconds) in [(1_000_000, 3_600), (100, 100)] {
+        let mut origin = TestOrigin::new(&theirs, NAME, NOW + valid_for);
+        origin.answer = LONG_LIVED;
+        let mut sites = InterceptingSites::new(&ours, &theirs, origin);
+        let mut path = sites.connect();
+        let mut client = path.client(trusting(&ours));
+        let mut get = |path: &mut TestPath<'_>, field: &str| {
+            let before = path.segments.len();
+            client.send(format!("GET / HTTP/1.1\r\nHost: {NAME}\r\n{field}\r\n").as_bytes());
+            let (body, error) = path.converse(&mut client);
+            assert_eq!(error, None);
+            let body = String::from_utf8(body).unwrap();
+            (body, path.segments.len() - before)
+        };
+        assert!(get(&mut path, "").1 > 0);
+        path.sites.now += Duration::from_secs(seconds - 1);
+        let (body, crossed) = get(&mut path, "");
+        assert!(body.ends_with("hello") && crossed == 0, "{body}");
+        path.sites.now += Duration::from_secs(1);
+        for _ in 0..2 {
+            let (body, crossed) = get(&mut path, "");
+            assert!(body.ends_with("hello") && crossed > 0, "{body}");
+        }
+        let (body, _) = get(&mut path, "Cache-Control: only-if-cached\r\n");
+        assert!(body.starts_with("HTTP/1.1 504 "), "{body}");
+    }
+}
+
+#[test]
+fn expired_certificate_ends_connections_with_stored_pages() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let mut origin = TestOrigin::new(&theirs, NAME, NOW + 100);
+    origin.answer = LONG_LIVED;
+    let mut sites = InterceptingSites::new(&ours, &theirs, origin);
+    assert!(sites.fetch(trusting(&ours), "/").body.ends_with("hello"));
+    let mut path = sites.connect();
+    let mut client = path.client(trusting(&ours));
+    let request = format!("GET / HTTP/1.1\r\nHost: {NAME}\r\n\r\n");
+    client.send(request.as_bytes());
+    assert!(path.converse(&mut client).0.ends_with(b"hello"));
+    assert!(path.segments.is_empty());
+    path.sites.now += Duration::from_secs(101);
+    client.send(request.as_bytes());
+    assert_eq!(path.converse(&mut client).0, b"");
+    assert_eq!(path.closed, Some(reasons::ORIGIN_CERTIFICATE));
+}
+
+#[test]
+fn request_is_not_sent_to_an_unusable_origin() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
+    let mut sites = InterceptingSites::new(&ours, &theirs, origin);
+    assert!(sites.fetch(trusting(&ours), "/").body.ends_with("hello"));
+    sites.origin = TestOrigin::asking_for_certificates(&theirs, true);
+    let mut path = sites.connect();
+    let mut client = path.client(trusting(&ours));
+    let request = format!("POST / HTTP/1.1\r\nHost: {NAME}\r\nContent-Length: 4\r\n\r\nbuy\n");
+    client.send(request.as_bytes());
+    path.converse(&mut client);
+    assert_eq!(path.closed, Some(reasons::CLIENT_CERTIFICATE));
+    // The client sends it again on a connection that passes untouched.
+    let log = String::from_utf8_lossy(&path.own.log);
+    assert_eq!(log, "");
+}
+
+#[test]
+fn flows_from_before_a_reload_keep_their_leaf() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let next = TestAuthority::new("next");
+    let origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
+    let mut sites = InterceptingSites::new(&ours, &theirs, origin);
+    let mut path = sites.connect();
+    let reloaded = settings(Some(&next), None);
+    path.sites.near.configure(Some(Arc::new(reloaded)));
+    let mut client = path.client(trusting(&ours));
+    client.send(format!("GET / HTTP/1.1\r\nHost: {NAME}\r\n\r\n").as_bytes());
+    assert!(path.converse(&mut client).0.ends_with(b"hello"));
+    let fetched = sites.fetch(trusting(&next), "/");
+    assert_eq!(fetched.error, None);
+    assert!(fetched.body.ends_with("hello"), "{fetched:?}");
+}
+
+#[test]
+fn pages_of_excluded_hosts_are_not_stored() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let names = [NAME, "mail.corp.example"];
+    let origin = TestOrigin::named(&theirs, &names, NOW + 1_000_000);
+    let mut near = settings(Some(&ours), None);
+    near.exclude = vec!["mail.corp.example".parse().unwrap()];
+    let far = settings(None, Some(&theirs));
+    let mut sites = InterceptingSites::with(near, Some(far), origin);
+    for _ in 0..2 {
+        let mut path = sites.connect();
+        let mut client = path.client(trusting(&ours));
+        client.send(b"GET / HTTP/1.1\r\nHost: mail.corp.example\r\n\r\n");
+        assert!(path.converse(&mut client).0.ends_with(b"hello"));
+        assert!(!path.segments.is_empty());
     }
 }
 

@@ -168,6 +168,108 @@ fn hosts_that_the_origin_has_not_proved_are_misdirected() {
 }
 
 #[test]
+fn excluded_hosts_are_misdirected() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    for (excluded, status) in [("mail.corp.example", 421), ("other.corp.example", 200)] {
+        let names = [NAME, "mail.corp.example"];
+        let origin = TestOrigin::named(&theirs, &names, NOW + 1_000_000);
+        let mut near = settings(Some(&ours), None);
+        near.exclude = vec![excluded.parse().unwrap()];
+        let far = settings(None, Some(&theirs));
+        let mut sites = InterceptingSites::with(near, Some(far), origin);
+        let mut path = sites.connect();
+        let mut client = Http2Client::new(&mut path, &ours);
+        client.run(&mut path);
+        let future = client.get("https://mail.corp.example/");
+        let response = client.response(&mut path, future);
+        assert_eq!(response.status(), status, "{excluded}");
+    }
+}
+
+#[test]
+fn streams_need_a_current_certificate_for_stored_pages() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let mut sites = sites(&ours, &theirs);
+    sites.origin.answer = LONG_LIVED;
+    assert!(
+        sites
+            .fetch(trusting(&ours), "/page")
+            .body
+            .ends_with("hello")
+    );
+    let mut path = sites.connect();
+    let mut client = Http2Client::new(&mut path, &ours);
+    for (seconds, crosses) in [(3_599, false), (1, true), (1, true)] {
+        path.sites.now += Duration::from_secs(seconds);
+        let before = path.segments.len();
+        let future = client.get(&format!("{URL}/page"));
+        let mut response = client.response(&mut path, future);
+        assert_eq!(read(response.body_mut()), b"hello");
+        assert_eq!(path.segments.len() > before, crosses);
+    }
+}
+
+/// Begins a response that is stored while it comes, and one that is read from the store.
+fn client_with_transfers(
+    path: &mut TestPath<'_>,
+    ours: &TestAuthority,
+) -> (Http2Client, Vec<::h2::SendStream<Bytes>>) {
+    let mut client = Http2Client::new(path, ours);
+    client.run(path);
+    path.sites.contents.is_stalled = true;
+    let mut streams = Vec::new();
+    for target in ["/stored", "/coming"] {
+        let request = Request::get(format!("{URL}{target}")).body(()).unwrap();
+        let (future, stream) = client.sender.send_request(request, true).unwrap();
+        client.run(path);
+        drop(future);
+        streams.push(stream);
+    }
+    let contents = &path.sites.contents;
+    assert_eq!((contents.storing.len(), contents.reading.len()), (1, 1));
+    (client, streams)
+}
+
+/// The page `/stored` is stored, and responses from here on stop in the middle.
+fn sites_with_half_responses(ours: &TestAuthority, theirs: &TestAuthority) -> InterceptingSites {
+    let mut sites = sites(ours, theirs);
+    assert!(
+        sites
+            .fetch(trusting(ours), "/stored")
+            .body
+            .ends_with("hello")
+    );
+    sites.origin.answer =
+        "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nCache-Control: max-age=60\r\n\r\nhello";
+    sites
+}
+
+#[test]
+fn streams_that_are_given_up_end_their_transfers() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let mut sites = sites_with_half_responses(&ours, &theirs);
+    let mut path = sites.connect();
+    let (mut client, streams) = client_with_transfers(&mut path, &ours);
+    for mut stream in streams {
+        stream.send_reset(Reason::CANCEL);
+    }
+    client.run(&mut path);
+    let contents = &path.sites.contents;
+    assert_eq!((contents.storing.len(), contents.reading.len()), (0, 0));
+}
+
+#[test]
+fn connections_that_end_end_their_transfers() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let mut sites = sites_with_half_responses(&ours, &theirs);
+    let mut path = sites.connect();
+    let (_client, _streams) = client_with_transfers(&mut path, &ours);
+    path.near(AcceleratorInput::LanFinished);
+    let contents = &path.sites.contents;
+    assert_eq!((contents.storing.len(), contents.reading.len()), (0, 0));
+}
+
+#[test]
 fn a_client_that_does_not_read_stops_the_origin() {
     let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
     let mut sites = sites(&ours, &theirs);
