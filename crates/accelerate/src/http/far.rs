@@ -12,7 +12,8 @@ use vocab::{FlowSegment, SegmentKind, Time};
 use super::prefetch::FarPrefetch;
 use super::recall::{FarRecall, RecallFrame, RecallReply};
 use super::wire::{
-    BodyExpectation, FramingFault, MessagePart, RequestHead, Requests, ResponseHead, Responses,
+    BodyExpectation, FramingFault, HttpVersion, MessagePart, RequestHead, Requests, ResponseHead,
+    Responses, has_option,
 };
 use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput};
 
@@ -23,6 +24,8 @@ pub(super) struct HttpFarHalf {
     responses: Responses,
     /// From the first message on that cannot be followed, everything is payload.
     follows: bool,
+    /// The server ends the connection behind the response that came last.
+    closes: bool,
     /// The response has had payload.
     has_body: bool,
     prefetch: Option<FarPrefetch>,
@@ -37,6 +40,7 @@ impl HttpFarHalf {
             requests: Requests::new(),
             responses: Responses::new(),
             follows: true,
+            closes: false,
             has_body: false,
             prefetch: None,
             recall: None,
@@ -47,6 +51,18 @@ impl HttpFarHalf {
     /// True if no response has begun and not ended, as far as is known.
     pub(super) fn is_between_responses(&self) -> bool {
         self.follows && self.responses.is_between_messages()
+    }
+
+    /// True if no request has begun that has no whole response, so that its connection can serve another client's.
+    pub(super) fn is_idle(&self) -> bool {
+        let is_asked = !self.requests.is_between_messages();
+        self.follows && !is_asked && !self.responses.expects_more() && !self.closes
+    }
+
+    /// True if the server has answered everything and ends the connection now; the half can go on with another one.
+    pub(super) fn take_closing(&mut self) -> bool {
+        let is_over = self.follows && self.closes && !self.responses.expects_more();
+        is_over && std::mem::take(&mut self.closes)
     }
 
     /// The same half, which fetches ahead.
@@ -135,7 +151,11 @@ impl HttpFarHalf {
                 MessagePart::PartOfHead | MessagePart::Control | MessagePart::Opaque => {}
             });
             let reply = match &step.what {
-                MessagePart::Head(head, _) if !head.is_interim() => self.reply(head, run.len()),
+                MessagePart::Head(head, _) if !head.is_interim() => {
+                    self.closes = head.version == HttpVersion::Http10
+                        || has_option(&head.fields, "connection", "close");
+                    self.reply(head, run.len())
+                }
                 _ => RecallReply::Head,
             };
             if let RecallReply::TaggedHead(tag) = reply {

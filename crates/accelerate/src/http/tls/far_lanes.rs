@@ -1,4 +1,11 @@
-//! Beside the origin, the lanes of an HTTP/2 client: a TLS connection for each number.
+//! Beside the origin, the lanes of an HTTP/2 client. A lane has a TLS connection while it has a request.
+//!
+//! ```text
+//!  lane 0 ─ request ─► link 0 ══TLS══► origin        up to LINKS_MAX links
+//!  lane 1 ─ request ─► link 1 ══TLS══►
+//!  lane 7 ─ request ─► waits here, one local round trip from the origin, until a link is idle
+//! ```
+//! So all requests of a page cross the WAN at once, and the origin sees no more connections than from a browser without HTTP/2.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -8,7 +15,7 @@ use vocab::{FlowSegment, SegmentKind, Time};
 
 use super::far::{HANDSHAKE_WITHIN, STREAM_OVERHEAD};
 use super::frames::TlsFrame;
-use super::lanes::{LANE_CREDIT, LANES_MAX};
+use super::lanes::{LANE_CREDIT, LANES_MAX, LINKS_MAX};
 use super::origin::{OriginFault, OriginStream, OriginTrust};
 use crate::http::far::HttpFarHalf;
 use crate::{
@@ -20,6 +27,8 @@ use crate::{
 const UNTAKEN_MAX: usize = 128 * 1024;
 /// Bytes of a request that are encrypted at once.
 const PIECE: usize = 16 * 1024;
+/// Bytes of responses that clients have not taken, over all lanes, from which on no waiting lane gets a link.
+const UNCREDITED_MAX: i64 = 12 << 20;
 
 /// All lanes of one client's connection.
 pub(super) struct OriginLanes {
@@ -27,6 +36,8 @@ pub(super) struct OriginLanes {
     name: String,
     may_store: bool,
     lanes: BTreeMap<u8, OriginLane>,
+    /// Lanes with a request that wait for a link, the first in front.
+    waiting: VecDeque<u8>,
     heard: Option<u8>,
     said: Option<u8>,
     /// The origin's certificate is not valid any more.
@@ -35,20 +46,37 @@ pub(super) struct OriginLanes {
 }
 
 struct OriginLane {
-    stream: OriginStream,
+    link: Option<OriginLink>,
     far: HttpFarHalf,
-    is_connected: bool,
     /// Bytes that wait for the origin.
     queue: VecDeque<Bytes>,
     queued: usize,
-    untaken: usize,
     /// Bytes that may still be sent to the client, less than none while reading pauses.
     credit: i64,
     is_paused: bool,
     /// The near half knows that nothing follows.
     is_ended: bool,
+}
+
+/// A connection to the origin.
+struct OriginLink {
+    connection: ServerConnection,
+    stream: OriginStream,
+    is_connected: bool,
+    untaken: usize,
     /// When the handshake is given up.
     deadline: Option<Time>,
+}
+
+impl OriginLane {
+    /// True if its link is of use to another lane.
+    fn is_idle(&self) -> bool {
+        let is_open = self
+            .link
+            .as_ref()
+            .is_some_and(|link| link.stream.is_verified());
+        is_open && !self.is_paused && self.queue.is_empty() && self.far.is_idle()
+    }
 }
 
 impl OriginLanes {
@@ -59,6 +87,7 @@ impl OriginLanes {
             name,
             may_store,
             lanes: BTreeMap::new(),
+            waiting: VecDeque::new(),
             heard: None,
             said: None,
             fault: None,
@@ -81,9 +110,17 @@ impl OriginLanes {
             .push_back(AcceleratorOutput::ToWan(frame.to_segment()));
     }
 
-    fn command(&mut self, number: u8, command: ServerCommand) {
-        let command = AcceleratorOutput::Server(ServerConnection(number), command);
-        self.outputs.push_back(command);
+    fn command(&mut self, connection: ServerConnection, command: ServerCommand) {
+        self.outputs
+            .push_back(AcceleratorOutput::Server(connection, command));
+    }
+
+    /// Does something with the link of a lane, if it has one.
+    fn command_link(&mut self, number: u8, command: ServerCommand) {
+        let lane = self.lanes.get(&number);
+        if let Some(link) = lane.and_then(|lane| lane.link.as_ref()) {
+            self.command(link.connection, command);
+        }
     }
 
     /// Takes a frame of the near half; false if it is none that the near half sends.
@@ -94,11 +131,12 @@ impl OriginLanes {
                 self.open(now, number);
             }
             TlsFrame::Reset(number) if number < LANES_MAX => {
-                if let Some(lane) = self.lanes.remove(&number)
-                    && !lane.is_ended
-                {
-                    self.command(number, ServerCommand::Reset);
+                self.waiting.retain(|waiting| *waiting != number);
+                let lane = self.lanes.remove(&number);
+                if let Some(link) = lane.and_then(|lane| lane.link) {
+                    self.command(link.connection, ServerCommand::Reset);
                 }
+                self.serve_waiting(now);
                 // Segments that follow say anew whose they are, and so do ours.
                 self.heard = self.heard.filter(|heard| *heard != number);
                 self.send_frame(&TlsFrame::ResetDone(number));
@@ -108,39 +146,93 @@ impl OriginLanes {
                     lane.credit = (lane.credit + i64::from(bytes)).min(i64::from(LANE_CREDIT));
                     if lane.is_paused && lane.credit > 0 {
                         lane.is_paused = false;
-                        self.command(number, ServerCommand::ResumeReading);
+                        self.command_link(number, ServerCommand::ResumeReading);
                     }
                 }
+                self.serve_waiting(now);
             }
             _ => return false,
         }
         true
     }
 
-    /// Opens the connection of a number that has none.
+    /// Begins a lane that is not there.
     fn open(&mut self, now: Time, number: u8) {
         if self.lanes.contains_key(&number) {
             return;
         }
+        let lane = OriginLane {
+            link: None,
+            far: HttpFarHalf::new(),
+            queue: VecDeque::new(),
+            queued: 0,
+            credit: i64::from(LANE_CREDIT),
+            is_paused: false,
+            is_ended: false,
+        };
+        self.lanes.insert(number, lane);
+        self.tell(now, number, AcceleratorInput::Start);
+    }
+
+    /// Gives a lane with a request a link: that of an idle lane, or a new one; otherwise it waits.
+    fn find_link(&mut self, now: Time, number: u8) {
+        let lane = self.lanes.get(&number);
+        if lane.is_none_or(|lane| lane.link.is_some() || lane.is_ended) {
+            return;
+        }
+        if !self.waiting.contains(&number) {
+            self.waiting.push_back(number);
+        }
+        self.serve_waiting(now);
+    }
+
+    /// Gives links to lanes that wait, as long as there are any.
+    fn serve_waiting(&mut self, now: Time) {
+        while let Some(&number) = self.waiting.front() {
+            let uncredited = self
+                .lanes
+                .values()
+                .map(|lane| i64::from(LANE_CREDIT) - lane.credit);
+            if uncredited.sum::<i64>() >= UNCREDITED_MAX {
+                return;
+            }
+            let idle = self.lanes.values_mut().find(|lane| lane.is_idle());
+            let link = match idle.and_then(|lane| lane.link.take()) {
+                Some(link) => link,
+                None => match self.new_link(now) {
+                    Some(link) => link,
+                    None => return,
+                },
+            };
+            self.waiting.pop_front();
+            if let Some(lane) = self.lanes.get_mut(&number) {
+                lane.link = Some(link);
+                self.write(number);
+            }
+        }
+    }
+
+    /// Opens a further connection, unless there are enough.
+    fn new_link(&mut self, now: Time) -> Option<OriginLink> {
+        let links = self.lanes.values().filter_map(|lane| lane.link.as_ref());
+        let used: Vec<ServerConnection> = links.map(|link| link.connection).collect();
+        let mut numbers = (0..LINKS_MAX).map(ServerConnection);
+        let connection = numbers.find(|number| !used.contains(number))?;
         match OriginStream::new(&self.trust, &self.name) {
             Ok(stream) => {
-                let lane = OriginLane {
+                self.command(connection, ServerCommand::Open);
+                Some(OriginLink {
+                    connection,
                     stream,
-                    far: HttpFarHalf::new(),
                     is_connected: false,
-                    queue: VecDeque::new(),
-                    queued: 0,
                     untaken: 0,
-                    credit: i64::from(LANE_CREDIT),
-                    is_paused: false,
-                    is_ended: false,
                     deadline: Some(now + HANDSHAKE_WITHIN),
-                };
-                self.lanes.insert(number, lane);
-                self.command(number, ServerCommand::Open);
-                self.tell(now, number, AcceleratorInput::Start);
+                })
             }
-            Err(fault) => self.fault = Some(fault),
+            Err(fault) => {
+                self.fault = Some(fault);
+                None
+            }
         }
     }
 
@@ -166,7 +258,10 @@ impl OriginLanes {
                 AcceleratorOutput::ToLan(bytes) => {
                     lane.queued += bytes.len();
                     lane.queue.push_back(bytes);
-                    self.write(number);
+                    match lane.link {
+                        Some(_) => self.write(number),
+                        None => self.find_link(now, number),
+                    }
                 }
                 AcceleratorOutput::ToWan(mut segment) => {
                     if segment.kind == SegmentKind::Frame {
@@ -177,7 +272,7 @@ impl OriginLanes {
                     }
                     lane.credit -= segment.bytes.len() as i64;
                     if lane.credit <= 0 && !std::mem::replace(&mut lane.is_paused, true) {
-                        self.command(number, ServerCommand::PauseReading);
+                        self.command_link(number, ServerCommand::PauseReading);
                     }
                     self.say(number);
                     self.outputs.push_back(AcceleratorOutput::ToWan(segment));
@@ -221,7 +316,10 @@ impl OriginLanes {
         if !std::mem::replace(&mut lane.is_ended, true) {
             lane.queue.clear();
             lane.queued = 0;
-            self.command(number, ServerCommand::Reset);
+            if let Some(link) = lane.link.take() {
+                self.command(link.connection, ServerCommand::Reset);
+            }
+            self.waiting.retain(|waiting| *waiting != number);
             self.send_frame(&TlsFrame::LaneEnded(number, is_clean));
         }
     }
@@ -231,9 +329,12 @@ impl OriginLanes {
         let Some(lane) = self.lanes.get_mut(&number) else {
             return;
         };
+        let Some(link) = &mut lane.link else {
+            return;
+        };
         let mut gone = 0;
-        while lane.stream.is_verified()
-            && lane.untaken < UNTAKEN_MAX
+        while link.stream.is_verified()
+            && link.untaken < UNTAKEN_MAX
             && let Some(first) = lane.queue.front_mut()
         {
             let piece = first.split_to(first.len().min(PIECE));
@@ -242,11 +343,11 @@ impl OriginLanes {
             }
             lane.queued -= piece.len();
             gone += piece.len();
-            lane.stream.send(&piece);
-            let output = lane.stream.take_output();
-            lane.untaken += output.len();
+            link.stream.send(&piece);
+            let output = link.stream.take_output();
+            link.untaken += output.len();
             let write = ServerCommand::Write(output);
-            let write = AcceleratorOutput::Server(ServerConnection(number), write);
+            let write = AcceleratorOutput::Server(link.connection, write);
             self.outputs.push_back(write);
         }
         if gone > 0 {
@@ -255,39 +356,72 @@ impl OriginLanes {
     }
 
     fn flush(&mut self, number: u8) {
-        let Some(lane) = self.lanes.get_mut(&number) else {
+        let lane = self.lanes.get_mut(&number);
+        let Some(link) = lane.and_then(|lane| lane.link.as_mut()) else {
             return;
         };
-        let output = lane.stream.take_output();
-        if !output.is_empty() && lane.is_connected {
-            lane.untaken += output.len();
-            self.command(number, ServerCommand::Write(output));
+        let output = link.stream.take_output();
+        if !output.is_empty() && link.is_connected {
+            link.untaken += output.len();
+            let connection = link.connection;
+            self.command(connection, ServerCommand::Write(output));
         }
     }
 
-    /// Takes what happened to the connection of a number.
+    /// Takes what happened to a connection.
     pub(super) fn server_event(&mut self, now: Time, which: ServerConnection, event: ServerEvent) {
-        let number = which.0;
-        let Some(lane) = self.lanes.get_mut(&number).filter(|lane| !lane.is_ended) else {
+        let is_of = |lane: &OriginLane| {
+            let link = lane.link.as_ref();
+            link.is_some_and(|link| link.connection == which)
+        };
+        let mut lanes = self.lanes.iter();
+        let found = lanes
+            .find(|(_, lane)| is_of(lane))
+            .map(|(number, _)| *number);
+        if let Some(number) = found {
+            self.link_event(now, number, event);
+            self.drop_closing_link(number);
+            self.serve_waiting(now);
+        }
+    }
+
+    /// The origin ends a connection behind a response; the lane takes another one with its next request.
+    fn drop_closing_link(&mut self, number: u8) {
+        let Some(lane) = self.lanes.get_mut(&number) else {
+            return;
+        };
+        if !lane.is_ended
+            && lane.far.take_closing()
+            && let Some(link) = lane.link.take()
+        {
+            self.command(link.connection, ServerCommand::Reset);
+        }
+    }
+
+    fn link_event(&mut self, now: Time, number: u8, event: ServerEvent) {
+        let Some(lane) = self.lanes.get_mut(&number) else {
+            return;
+        };
+        let Some(link) = &mut lane.link else {
             return;
         };
         match event {
             ServerEvent::Connected => {
-                lane.is_connected = true;
+                link.is_connected = true;
                 self.flush(number);
             }
             ServerEvent::Received(bytes) => {
-                let received = lane.stream.receive(&bytes);
-                let was_verified = lane.stream.is_verified();
+                let received = link.stream.receive(&bytes);
+                let was_verified = link.stream.is_verified();
                 if was_verified {
-                    lane.deadline = None;
+                    link.deadline = None;
                 }
                 self.flush(number);
                 if !received.plain.is_empty() {
                     self.tell(now, number, AcceleratorInput::Lan(received.plain));
                 }
                 match received.fault {
-                    Some(_) if was_verified => self.end(number, false),
+                    Some(_) if was_verified => self.link_ended(now, number, false),
                     Some(fault) => {
                         self.end(number, false);
                         self.fault = Some(fault);
@@ -295,23 +429,39 @@ impl OriginLanes {
                     None => {
                         self.write(number);
                         if received.is_finished {
-                            self.tell(now, number, AcceleratorInput::LanFinished);
+                            self.link_ended(now, number, true);
                         }
                     }
                 }
             }
             ServerEvent::Taken(bytes) => {
-                lane.untaken = lane.untaken.saturating_sub(bytes);
+                link.untaken = link.untaken.saturating_sub(bytes);
                 self.write(number);
             }
             // RFC 8446 §6.1 (Closure Alerts): without one, somebody else may have cut the response.
-            ServerEvent::Finished => match lane.far.is_between_responses() {
-                true => self.tell(now, number, AcceleratorInput::LanFinished),
-                false => self.end(number, false),
-            },
-            ServerEvent::ConnectFailed(_) | ServerEvent::Closed | ServerEvent::Failed => {
-                self.end(number, false);
+            ServerEvent::Finished => {
+                let is_clean = lane.far.is_between_responses();
+                self.link_ended(now, number, is_clean);
             }
+            ServerEvent::ConnectFailed(_) | ServerEvent::Closed | ServerEvent::Failed => {
+                self.link_ended(now, number, false);
+            }
+        }
+    }
+
+    /// The link of a lane has ended. A lane without a request takes another one with its next.
+    fn link_ended(&mut self, now: Time, number: u8, is_clean: bool) {
+        let Some(lane) = self.lanes.get_mut(&number) else {
+            return;
+        };
+        match (lane.is_idle(), is_clean) {
+            (true, _) => {
+                if let Some(link) = lane.link.take() {
+                    self.command(link.connection, ServerCommand::Reset);
+                }
+            }
+            (false, true) => self.tell(now, number, AcceleratorInput::LanFinished),
+            (false, false) => self.end(number, false),
         }
     }
 
@@ -319,14 +469,20 @@ impl OriginLanes {
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let lanes = self.lanes.values().filter(|lane| !lane.is_ended);
         lanes
-            .flat_map(|lane| [lane.deadline, lane.far.poll_timeout()])
+            .flat_map(|lane| {
+                let deadline = lane.link.as_ref().and_then(|link| link.deadline);
+                [deadline, lane.far.poll_timeout()]
+            })
             .flatten()
             .min()
     }
 
     /// Gives up handshakes that last too long.
     pub(super) fn timed_out(&mut self, now: Time) {
-        let is_late = |lane: &OriginLane| lane.deadline.is_some_and(|at| at <= now);
+        let is_late = |lane: &OriginLane| {
+            let deadline = lane.link.as_ref().and_then(|link| link.deadline);
+            deadline.is_some_and(|at| at <= now)
+        };
         let lanes = self.lanes.iter().filter(|(_, lane)| !lane.is_ended);
         let late: Vec<u8> = lanes
             .filter(|(_, lane)| is_late(lane))
@@ -335,6 +491,7 @@ impl OriginLanes {
         for number in late {
             self.end(number, false);
         }
+        self.serve_waiting(now);
         self.tell_all(now, &AcceleratorInput::Timeout);
     }
 
@@ -350,7 +507,10 @@ impl OriginLanes {
     pub(super) fn held(&self) -> usize {
         let lanes = self.lanes.values();
         lanes
-            .map(|lane| lane.queued + lane.far.buffered() + STREAM_OVERHEAD)
+            .map(|lane| {
+                let link = lane.link.as_ref().map_or(0, |_| STREAM_OVERHEAD);
+                lane.queued + lane.far.buffered() + link + 512
+            })
             .sum()
     }
 }

@@ -5,8 +5,9 @@
 //!                                └─► lane: Near (cache) ─┘ no number yet: it waits
 //! ```
 //! A lane has an HTTP/1.1 half of its own, so an answer from the cache needs nothing else, and a slow response holds up no
-//! other. What has to go to the origin needs one of [`LANES_MAX`] numbers, each of which is a connection beside the far
-//! node. A lane whose exchange has ended keeps its number for the next request, or gives it to a lane that waits.
+//! other. What has to go to the origin needs one of [`LANES_MAX`] numbers. The far half has [`LINKS_MAX`] connections for
+//! them, and requests wait there for a connection. A lane whose exchange has ended keeps its number for the next request,
+//! or gives it to a lane that waits.
 //!
 //! A number whose connection ended, or whose client lost interest, is used again only when the far half has said that
 //! nothing of the former use follows (Reset, ResetDone), so no response can be taken for that to another request.
@@ -31,8 +32,10 @@ use crate::{
     LettingGo,
 };
 
+/// Lanes of one client's connection that the far half knows: as many as a client may have streams.
+pub(super) const LANES_MAX: u8 = 100;
 /// Connections to the origin of one client's connection: as many as browsers open without HTTP/2.
-pub(super) const LANES_MAX: u8 = 6;
+pub(super) const LINKS_MAX: u8 = 6;
 /// Bytes of a response that may be on their way to a client that does not read: 160 Mbit/s at a round trip of 100 ms.
 pub(super) const LANE_CREDIT: u32 = 2 << 20;
 /// Credit is given back in portions of at least this size.
@@ -87,8 +90,6 @@ struct ClientLane {
     number: Option<u8>,
     /// Requests that wait for a lane number.
     held: Vec<AcceleratorOutput>,
-    /// An exchange has ended here before.
-    was_used: bool,
     /// The connection to the origin has ended.
     is_ended: bool,
     /// It has ended otherwise than TLS wants it, so that a response may have been cut.
@@ -108,6 +109,8 @@ struct LaneExchange {
     has_head: bool,
     /// The response ends with the connection.
     ends_with_connection: bool,
+    /// The request was sent before, and got no answer.
+    is_retry: bool,
 }
 
 impl ClientLanes {
@@ -224,6 +227,7 @@ impl ClientLanes {
             has_answer: false,
             has_head: false,
             ends_with_connection: false,
+            is_retry,
         });
         self.tell(key, AcceleratorInput::Lan(head));
     }
@@ -241,7 +245,6 @@ impl ClientLanes {
             exchange: None,
             number: None,
             held: Vec::new(),
-            was_used: false,
             is_ended: false,
             is_cut: false,
         };
@@ -425,7 +428,6 @@ impl ClientLanes {
     /// Gives the lane a number, if one is free or belongs to a lane without an exchange.
     fn find_number(&mut self, key: u32) {
         let free = self.numbers.iter().position(|one| *one == NumberUse::Free);
-        let is_stolen = free.is_none();
         let number = free.or_else(|| {
             let mut lanes = self.lanes.iter();
             let idle = lanes.find(|(_, lane)| lane.number.is_some() && lane.is_idle());
@@ -437,7 +439,6 @@ impl ClientLanes {
         {
             self.numbers[number] = NumberUse::Lane(key);
             lane.number = u8::try_from(number).ok();
-            lane.was_used |= is_stolen;
         }
     }
 
@@ -507,7 +508,6 @@ impl ClientLanes {
         let Some(lane) = self.lanes.get_mut(&key) else {
             return;
         };
-        lane.was_used = true;
         let exchange = lane.exchange.take();
         // The rest of a request that was answered early has nowhere to go.
         if exchange.is_some_and(|exchange| !exchange.is_asked) {
@@ -520,7 +520,7 @@ impl ClientLanes {
         let Some(lane) = self.lanes.get_mut(&key) else {
             return;
         };
-        let (was_used, is_cut) = (lane.was_used, lane.is_cut);
+        let is_cut = lane.is_cut;
         let exchange = lane.exchange.take();
         self.discard(key);
         let Some(exchange) = exchange else {
@@ -529,7 +529,7 @@ impl ClientLanes {
         let is_safe = [&b"GET "[..], b"HEAD ", b"OPTIONS "]
             .iter()
             .any(|method| exchange.head.starts_with(method));
-        let may_repeat = was_used && is_safe && exchange.body == RequestBody::Empty;
+        let may_repeat = is_safe && exchange.body == RequestBody::Empty && !exchange.is_retry;
         match (exchange.has_head, exchange.ends_with_connection && !is_cut) {
             (true, true) => self.server.finish_body(exchange.stream),
             (true, false) => self.server.reset(exchange.stream, Reason::INTERNAL_ERROR),

@@ -174,6 +174,11 @@ impl<H: Head> MessageReader<H> {
         std::mem::take(&mut self.held)
     }
 
+    /// True if a message has begun, or one is to come.
+    pub(crate) fn expects_more(&self) -> bool {
+        !self.is_between_messages() || !self.expected.is_empty()
+    }
+
     /// True between two messages.
     pub(crate) fn is_between_messages(&self) -> bool {
         matches!(self.state, ReaderState::Head) && self.held.is_empty()

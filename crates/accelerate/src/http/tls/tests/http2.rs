@@ -153,7 +153,78 @@ fn more_requests_than_lanes_are_all_answered() {
         let mut response = poll(future).expect("it has come").unwrap();
         assert_eq!(read(response.body_mut()), b"hello");
     }
-    assert!(path.further.len() <= usize::from(super::super::lanes::LANES_MAX));
+    assert!(path.further.len() <= usize::from(super::super::lanes::LINKS_MAX));
+}
+
+#[test]
+fn requests_wait_for_connections_beside_the_origin() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let mut sites = sites(&ours, &theirs);
+    let mut path = sites.connect();
+    let mut client = Http2Client::new(&mut path, &ours);
+    client.run(&mut path);
+    let mut slow: Vec<_> = (0..super::super::lanes::LINKS_MAX)
+        .map(|_| {
+            let request = Request::get(format!("{URL}/slow")).body(()).unwrap();
+            client.sender.send_request(request, true).unwrap()
+        })
+        .collect();
+    client.run(&mut path);
+    path.segments.clear();
+    let futures: Vec<_> = (0..20)
+        .map(|number| client.get(&format!("{URL}/{number}")))
+        .collect();
+    client.run(&mut path);
+    let heads = path.segments.iter();
+    let heads = heads.filter(|kind| **kind == SegmentKind::Control);
+    assert_eq!(heads.count(), 20);
+    // One connection serves them one after the other.
+    slow[0].1.send_reset(Reason::CANCEL);
+    client.run(&mut path);
+    for future in futures {
+        let mut response = poll(future).expect("it has come").unwrap();
+        assert_eq!(read(response.body_mut()), b"hello");
+    }
+}
+
+#[test]
+fn origins_that_close_behind_each_response_answer_all() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let mut sites = sites(&ours, &theirs);
+    sites.origin.answer = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
+    let mut path = sites.connect();
+    let mut client = Http2Client::new(&mut path, &ours);
+    client.run(&mut path);
+    let futures: Vec<_> = (0..30)
+        .map(|number| client.get(&format!("{URL}/{number}")))
+        .collect();
+    client.run(&mut path);
+    for future in futures {
+        let mut response = poll(future).expect("it has come").unwrap();
+        assert_eq!(read(response.body_mut()), b"hello");
+    }
+    assert_eq!(path.resets, 30);
+}
+
+#[test]
+fn requests_without_an_answer_are_repeated_once() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    let mut sites = sites(&ours, &theirs);
+    let mut path = sites.connect();
+    let mut client = Http2Client::new(&mut path, &ours);
+    client.run(&mut path);
+    let future = client.get(&format!("{URL}/slow"));
+    for _ in 0..2 {
+        client.run(&mut path);
+        let links: Vec<Further> = path.further.keys().copied().collect();
+        assert_eq!(links.len(), 1);
+        path.further.clear();
+        let now = path.sites.now;
+        let (_, far) = path.halves.as_mut().unwrap();
+        far.handle(now, AcceleratorInput::Server(links[0], ServerEvent::Failed));
+        path.settle();
+    }
+    assert_eq!(client.response(&mut path, future).status(), 502);
 }
 
 #[test]
