@@ -58,6 +58,8 @@ pub(super) struct HttpState {
     far_memory: SharedHandle<FarMemory>,
     /// Exchanges that the far halves have tagged.
     recall: SharedHandle<RecallMemory>,
+    /// For numbers of sites.
+    random: SeededRandom,
     outputs: VecDeque<SharedOutput>,
     /// Totals of all requests.
     totals: SharedHandle<HttpTotals>,
@@ -81,6 +83,7 @@ impl HttpState {
             context.memory_max / 8,
             SeededRandom::from_seed(random.next_u64()),
         );
+        let sites = SeededRandom::from_seed(random.next_u64());
         let log = context.key.map(|key| SealedLog::new(LOG_NAME, key, random));
         Self {
             tls: TlsState::new(settings.tls.clone()),
@@ -96,6 +99,7 @@ impl HttpState {
             purges: Vec::new(),
             memory_max: INDEX_MAX.min(context.memory_max),
             now: Time::ZERO,
+            random: sites,
             outputs: VecDeque::new(),
             totals: SharedHandle::new(HttpTotals::default()),
             clock: None,
@@ -105,6 +109,14 @@ impl HttpState {
     /// Responses are stored, and requests that invalidate them are seen.
     fn stores(&self) -> bool {
         self.settings.is_on && self.settings.caches
+    }
+
+    /// Clients will miss what the far halves remember as carried.
+    fn begin_site(&mut self) {
+        let site = self.random.next_u64();
+        self.ahead.with(|ahead| ahead.begin_site(site));
+        self.far_memory.with(FarMemory::forget);
+        self.recall.with(RecallMemory::forget);
     }
 
     fn purge(&mut self, id: u64, prefix: &str) {
@@ -134,6 +146,7 @@ impl HttpState {
 
     /// Stores nothing from here on. What is on disk goes, because nobody would see what invalidates it.
     fn stop_storing(&mut self) {
+        self.begin_site();
         self.cache = None;
         self.snapshot = None;
         if let Some(log) = &mut self.log {
@@ -280,7 +293,7 @@ impl SharedState for HttpState {
             SharedInput::Start if !self.stores() => self.stop_storing(),
             SharedInput::Purge { id, prefix } => {
                 self.ahead.with(|ahead| ahead.purge(prefix.as_bytes()));
-                self.recall.with(RecallMemory::forget);
+                self.begin_site();
                 self.asked_purges.push((id, prefix));
             }
             SharedInput::Shrink { to } => {
@@ -304,6 +317,7 @@ impl SharedState for HttpState {
                 }
             }
             SharedInput::ContentCleared { key } => {
+                self.begin_site();
                 self.ahead.with(AheadTable::forget_all);
                 if let Some(cache) = &self.cache {
                     cache.with(|shared| {

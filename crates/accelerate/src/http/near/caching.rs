@@ -379,7 +379,10 @@ impl HttpNearHalf {
         match (frame, recalled) {
             // It belongs to the response that comes next, unless that has to wait behind others.
             (RecallFrame::Tagged(tag), _) => {
-                self.tag = Some(tag).filter(|_| self.answering.is_none());
+                let site = self.prefetch.as_ref().and_then(NearPrefetch::site);
+                self.tag = site
+                    .map(|site| (site, tag))
+                    .filter(|_| self.answering.is_none());
             }
             (RecallFrame::Unknown(_), Some(cached)) => {
                 if let Some(pending) = cached.recall.take() {
@@ -433,8 +436,8 @@ impl HttpNearHalf {
             let has_own = OWN_CONDITIONS
                 .iter()
                 .any(|name| cached.request.fields.has(name));
-            if let Some(tag) = tag.filter(|_| !has_own) {
-                cached.tag = Some(RecallTag::new(tag, &cached.request.bytes));
+            if let Some((site, tag)) = tag.filter(|_| !has_own) {
+                cached.tag = Some(RecallTag::new(site, tag, &cached.request.bytes));
             }
         }
         // Unless it is stored, those that wait for it ask the server themselves.

@@ -64,8 +64,8 @@ pub(super) struct HttpNearHalf {
     /// The client logs in for the whole connection (NTLM, Negotiate): later requests do not show whose they are.
     has_connection_login: bool,
     now: Time,
-    /// The far half's tag for the response that comes next.
-    tag: Option<u64>,
+    /// The far half's tag for the response that comes next, and the site that it is valid for.
+    tag: Option<(u64, u64)>,
     outputs: VecDeque<AcceleratorOutput>,
 }
 
@@ -406,9 +406,11 @@ impl HttpNearHalf {
             self.prefetch(|prefetch| prefetch.before_request(&key, &request));
         }
         self.responses.expect(expectation);
-        let may_recall = self.prefetch.as_ref().is_some_and(NearPrefetch::may_come);
-        if let Some(cached) = owed.cached.as_mut().filter(|_| !may_recall) {
-            cached.recall = None;
+        let site = self.prefetch.as_ref().and_then(NearPrefetch::site);
+        if let Some(cached) = &mut owed.cached {
+            cached
+                .recall
+                .take_if(|pending| Some(pending.tag.site()) != site);
         }
         let recall = owed
             .cached

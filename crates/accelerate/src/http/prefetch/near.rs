@@ -35,6 +35,8 @@ pub(in crate::http) struct NearPrefetch {
     asker: AskingClient,
     /// What the far half was last told that it may send; `None` while it may send nothing.
     allowed: Option<u16>,
+    /// The site that the far half was last told.
+    site: u64,
     is_stopped: bool,
     pages: BTreeMap<PageId, PageContext>,
     arriving: BTreeMap<PrefetchId, ArrivingResponse>,
@@ -91,6 +93,7 @@ impl NearPrefetch {
             settings,
             asker,
             allowed: None,
+            site: 0,
             is_stopped: false,
             pages: BTreeMap::new(),
             arriving: BTreeMap::new(),
@@ -112,10 +115,20 @@ impl NearPrefetch {
             let objects = if is_allowed { table.objects(key) } else { 0 };
             (table.site(), objects)
         });
-        if objects != self.allowed.unwrap_or(0) {
+        let is_said = match self.allowed {
+            None => objects == 0,
+            Some(allowed) => objects == allowed && site == self.site,
+        };
+        if !is_said {
             self.allowed = Some(objects);
+            self.site = site;
             self.frame(&PrefetchFrame::Allows { site, objects });
         }
+    }
+
+    /// The site that the far half knows; `None` while it knows none.
+    pub(in crate::http) fn site(&self) -> Option<u64> {
+        self.allowed.filter(|_| !self.is_stopped).map(|_| self.site)
     }
 
     /// True if the far half may still send something ahead, so that what it sends cannot pass untouched.
@@ -308,7 +321,7 @@ impl NearPrefetch {
                 }
                 if refusal == ContentRefusal::Policy && self.may_come() {
                     self.allowed = Some(0);
-                    let site = self.table.with(|table| table.site());
+                    let site = self.site;
                     self.frame(&PrefetchFrame::Allows { site, objects: 0 });
                     for id in self.arriving.keys().copied().collect::<Vec<_>>() {
                         self.frame(&PrefetchFrame::Declined(id));

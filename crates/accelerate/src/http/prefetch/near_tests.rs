@@ -524,3 +524,24 @@ fn hosts_with_few_hits_are_fetched_less() {
     }
     assert_eq!(objects(&stand), OBJECTS_PER_PAGE);
 }
+
+#[test]
+fn purges_are_told_to_the_far_half_with_a_new_site() {
+    let mut stand = NearStand::new();
+    stand.connect(1, 2);
+    stand.say(1, PAGE);
+    let answer = b"HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Length: 0\r\n\r\n";
+    let answer = FlowSegment::control(Bytes::from_static(answer));
+    stand.input(1, AcceleratorInput::Wan(answer));
+    stand.table.with(|table| table.begin_site(9));
+    stand.say(1, PAGE);
+    let frames = stand.frames(1);
+    let sites: Vec<u64> = frames
+        .into_iter()
+        .filter_map(|frame| match frame {
+            PrefetchFrame::Allows { site, .. } => Some(site),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(sites, [1, 9]);
+}

@@ -114,7 +114,7 @@ pub(in crate::http) struct AskingClient {
 }
 
 impl AheadTable {
-    /// An empty one; `site` is a number that no earlier run of the node had.
+    /// An empty one; `site` is a random number.
     pub(in crate::http) fn new(site: u64) -> Self {
         Self {
             site,
@@ -129,7 +129,7 @@ impl AheadTable {
     }
 
     /// The run of this node.
-    pub(super) fn site(&self) -> u64 {
+    pub(in crate::http) fn site(&self) -> u64 {
         self.site
     }
 
@@ -361,6 +361,11 @@ impl AheadTable {
     /// An operator removes the responses whose URLs begin so.
     pub(in crate::http) fn purge(&mut self, prefix: &[u8]) {
         self.forget_if(|key, _| key.url.starts_with(prefix));
+    }
+
+    /// What the node has stored is gone: the far halves forget what they remember of it.
+    pub(in crate::http) fn begin_site(&mut self, site: u64) {
+        self.site = site;
     }
 
     /// Memory is short: nothing is held any more.

@@ -35,6 +35,8 @@ const EXCHANGE_OVERHEAD: usize = 512;
 /// A tag of the far node for the request that a stored response answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecallTag {
+    /// The site that the far node knew when it gave the tag.
+    site: u64,
     tag: u64,
     /// Of the request's head, without conditions.
     digest: [u8; 16],
@@ -42,14 +44,19 @@ pub(crate) struct RecallTag {
 
 impl RecallTag {
     /// The tag of a request with this head.
-    pub(super) fn new(tag: u64, head: &[u8]) -> Self {
+    pub(super) fn new(site: u64, tag: u64, head: &[u8]) -> Self {
         let digest = digest(head);
-        Self { tag, digest }
+        Self { site, tag, digest }
     }
 
     /// The far node's number for it.
     pub(super) fn tag(&self) -> u64 {
         self.tag
+    }
+
+    /// The site for which it is valid.
+    pub(super) fn site(&self) -> u64 {
+        self.site
     }
 
     /// True if the tag stands for a request with exactly this head.

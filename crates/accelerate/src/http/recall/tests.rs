@@ -223,6 +223,17 @@ fn forgotten_tags_cost_one_more_request() {
 }
 
 #[test]
+fn tags_of_an_earlier_site_are_not_sent() {
+    let mut stand = RecallStand::stored();
+    stand.table.with(|table| table.begin_site(8));
+    let outcome = stand.ask(REQUEST, &unchanged("02", HELD));
+    assert_eq!(outcome.to_server, conditional());
+    assert!(outcome.crossed[0] > conditional().len());
+    let outcome = stand.ask(REQUEST, &unchanged("03", HELD));
+    assert_eq!(outcome.crossed, [12 + 9, 9]);
+}
+
+#[test]
 fn far_halves_of_earlier_releases_get_whole_requests() {
     let mut stand = RecallStand::new();
     stand.far_reads_frames = false;
