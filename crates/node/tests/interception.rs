@@ -310,6 +310,10 @@ fn run_tests(words: &[&str]) -> ExitCode {
             "only_connections_that_the_operator_marked_are_intercepted",
             firewall::only_marked,
         ),
+        (
+            "a_handshake_that_began_here_ends_here",
+            handshake_before_a_bypass,
+        ),
         ("rules_that_somebody_removed_come_back", removed_rules),
         ("a_stopped_node_leaves_nothing_behind", stopped_node),
         (
@@ -535,6 +539,25 @@ fn removed_rules(lab: &mut InterceptionLab) {
                 && lab.flows_total("near") > before
         });
     }
+}
+
+/// The near node has answered a client's SYN when its server becomes bypassed. The client's later packets
+/// still belong to the connection with the node: the server would reset it.
+fn handshake_before_a_bypass(lab: &mut InterceptionLab) {
+    let only_syns = "add table ip only_syns; add chain ip only_syns out { type filter hook output priority 0; }; add rule ip only_syns out tcp flags & syn == 0 drop";
+    lab.set("client", &["nft", only_syns]);
+    let client = lab.begin_fetch(SERVER, "9000");
+    within(Duration::from_secs(3), || {
+        let established = ["ss", "-Htn", "state", "established", "dport", "8080"];
+        !lab.inside("client", &established).stdout.is_empty()
+    });
+    let bypass = "add element inet trunkline_near avoided4 { 198.18.2.2 . 8080 timeout 9s }";
+    lab.set("near", &["nft", bypass]);
+    lab.set("client", &["nft", "delete table ip only_syns"]);
+    let output = client.wait_with_output().unwrap();
+    assert_eq!(text(&output), "198.18.1.2 200000");
+    let again = "delete element inet trunkline_near avoided4 { 198.18.2.2 . 8080 }";
+    lab.set("near", &["nft", again]);
 }
 
 fn stopped_node(lab: &mut InterceptionLab) {

@@ -13,10 +13,13 @@
 //!
 //! Only SYNs are handed to the listener, so that bypassed connections, and connections older than
 //! the rules, are never intercepted in the middle. Later packets of an intercepted connection are
-//! recognised by its socket. One exception is a listener that answers with SYN cookies, which has
-//! no socket until the handshake is complete: for it, the four-tuples of SYNs that reached the
-//! listener are remembered for some seconds. A bypassed SYN ends this for its connection. When the
-//! set of SYNs is full, as in a SYN flood, a SYN is not intercepted and passes.
+//! recognised by its socket. During the handshake this is a request socket, for which
+//! `socket wildcard` is undecided and stops a rule: chain `handshake` tells it from the listener of
+//! another program. Its packets are ours even if the server is bypassed meanwhile. One exception is
+//! a listener that answers with SYN cookies, which has no socket until the handshake is complete:
+//! for it, the four-tuples of SYNs that reached the listener are remembered for some seconds. A
+//! bypassed SYN ends this for its connection. When the set of SYNs is full, as in a SYN flood, a
+//! SYN is not intercepted and passes.
 //!
 //! A packet filter of this machine may drop an intercepted SYN. The client then sends its SYN
 //! again. A SYN that was intercepted before and has not passed the input hook is therefore not
@@ -228,10 +231,15 @@ impl InterceptRuleset {
     meta nfproto ipv6 {SYN_ACK} counter name replies_came6
     {mark} accept
   }}
+  chain handshake {{
+    socket wildcard 1 return
+    goto own
+  }}
   chain prerouting {{
     type filter hook prerouting priority {PRIORITY_TAKE}; policy accept;
     meta l4proto != tcp return
     socket transparent 1 socket wildcard 0 goto own
+    tcp flags & syn == 0 socket transparent 1 jump handshake
 {held}    iifname != {{ {interfaces} }} return
     fib daddr type local return
 ",
@@ -879,6 +887,7 @@ mod tests {
         let text = &text[text.find("chain prerouting").unwrap()..];
         let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part}"));
         assert!(place("socket transparent 1") < place("iifname != { \"lan0\", \"lan1\" } return"));
+        assert!(place("jump handshake") < place("@avoided4 return"));
         assert!(place("fib daddr type local return") < place("goto choose4"));
         assert!(place("tcp dport { 22, 8100-8199 } return") < place("goto choose4"));
         assert!(place("ip daddr @peers4 return") < place("goto choose4"));
