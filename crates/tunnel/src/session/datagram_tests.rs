@@ -651,6 +651,32 @@ fn message_is_not_delayed_by_pending_acknowledgement() {
     assert_eq!(came.count(), 20);
 }
 
+/// A node that is full tells the peer so by messages that have no bytes of their own.
+#[test]
+fn empty_messages_keep_within_a_packet() {
+    let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
+    let now = pair.now;
+    let near = &mut pair.sessions[NEAR];
+    let flows: Vec<_> = (0..40).map(|_| near.open(now, open()).unwrap()).collect();
+    pair.run(Duration::from_secs(1));
+    let now = pair.now;
+    let near = &mut pair.sessions[NEAR];
+    for room in 0..600 {
+        for flow in &flows {
+            near.send_message(*flow, 1, Bytes::new());
+        }
+        for _ in 0..10 {
+            let (mut packet, mut carried) = (vocab::ByteWriter::new(), Vec::new());
+            near.poll_packet(now, room, &mut packet, &mut carried);
+            let length = packet.as_slice().len();
+            assert!(length <= room, "{length} bytes in a room of {room}");
+            for frame in &carried {
+                near.packet_arrived(frame);
+            }
+        }
+    }
+}
+
 /// The NAT before one side forgets a mapping after 30 seconds of silence, as some do (RFC 4787
 /// requires two minutes). An idle session sends often enough.
 #[test]

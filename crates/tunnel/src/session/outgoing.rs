@@ -271,13 +271,12 @@ impl Session {
             }
         }
         loop {
-            let room = if bundle.is_packet() {
-                bundle.left().saturating_sub(HEADER_ROOM)
-            } else if bundle.has_room() {
-                MESSAGE_PIECE
-            } else {
-                break;
+            let room = match bundle.is_packet() {
+                // A message may have no bytes of its own: its header needs room all the same.
+                true => bundle.left().checked_sub(HEADER_ROOM),
+                false => bundle.has_room().then_some(MESSAGE_PIECE),
             };
+            let Some(room) = room else { break };
             let Some(message) = self.messages.next_to_send(room) else {
                 break;
             };
