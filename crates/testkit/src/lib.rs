@@ -10,7 +10,9 @@
 //! has more than two machines drives [`BytePipe`]s and [`emulate::Link`]s itself by the same
 //! contract: drain every `poll` to `None`, then let the clock go to the earliest `poll_timeout`.
 //!
-//! It uses vocab and emulate only; the machines are the tests'.
+//! [`TcpHostPair`] is two hosts of the crate `tcp` at the ends of a link.
+//!
+//! It uses vocab, tcp and emulate only; other machines are the tests'.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -18,7 +20,9 @@
 mod byte_pipe;
 mod pair;
 mod schedule;
+mod tcp_pair;
 
 pub use byte_pipe::{BytePipe, PipeConfig, SEGMENT_BYTES};
 pub use pair::{MachinePair, MachinePath, RunOutcome, TestMachine};
 pub use schedule::{VirtualClock, earliest};
+pub use tcp_pair::TcpHostPair;

@@ -17,10 +17,11 @@ use super::files::Checkout;
 /// Crates without input or output. None of them depends on another, save that all use `vocab`,
 /// that `simd` lies below those with a loop to speed up and `path` below those that send on one, and
 /// that `engine` joins three. `mapi` is an accelerator with a crate of its own, above `accelerate`.
-const CORES: [&str; 10] = [
+const CORES: [&str; 11] = [
     "vocab",
     "simd",
     "path",
+    "tcp",
     "emulate",
     "reduce",
     "tunnel",
@@ -31,10 +32,11 @@ const CORES: [&str; 10] = [
 ];
 
 /// Each crate and the crates of this workspace that it may use outside of tests.
-const MAY_USE: [(&str, &[&str]); 21] = [
+const MAY_USE: [(&str, &[&str]); 22] = [
     ("vocab", &[]),
     ("simd", &[]),
     ("path", &["vocab"]),
+    ("tcp", &["vocab"]),
     ("emulate", &["vocab"]),
     ("reduce", &["vocab", "simd"]),
     ("tunnel", &["vocab", "simd", "path"]),
@@ -45,7 +47,7 @@ const MAY_USE: [(&str, &[&str]); 21] = [
         "engine",
         &["vocab", "reduce", "tunnel", "accelerate", "mapi"],
     ),
-    ("testkit", &["vocab", "emulate"]),
+    ("testkit", &["vocab", "tcp", "emulate"]),
     ("host", &["vocab", "emulate", "measure"]),
     ("capture", &["vocab"]),
     (
@@ -246,7 +248,8 @@ fn is_below_or_for_tests(user: &str, dependency: &str) -> bool {
         return true;
     }
     !CORES.contains(&user) && CORES.contains(&dependency)
-        || (matches!(user, "engine" | "tunnel" | "measure") && dependency == "emulate")
+        || (matches!(user, "engine" | "tunnel" | "measure" | "tcp") && dependency == "emulate")
+        || (user, dependency) == ("measure", "tcp")
 }
 
 fn present_cores(checkout: &Checkout) -> impl Iterator<Item = &'static str> {
