@@ -35,14 +35,14 @@ pub(crate) struct BenchArguments {
 
 #[derive(Debug, Subcommand)]
 enum BenchPart {
-    /// The link emulator: the highest load with at most 0.01 % loss outside its model, and the
-    /// delay that it adds.
+    /// Measures the link emulator: the highest load that it carries with at most 0.01 % loss
+    /// outside its model, and the delay that it adds.
     Emulator(EmulatorArguments),
-    /// The emulator's policer and shaper compared with the kernel's (nft limit, tbf), on the same
-    /// packets.
+    /// Compares the emulator's policer and shaper with those of the kernel (nft limit, tbf), on the
+    /// same packets.
     EmulatorPeers(EmulatorPeers),
-    /// A WAN session on emulated paths: the share of the line that its flows get, with and without
-    /// forward error correction.
+    /// Measures a WAN session on emulated paths: the share of the line that its flows get, with and
+    /// without forward error correction.
     Session(BenchSession),
     // Its own text says more.
     Reduction(BenchReduction),
@@ -52,8 +52,8 @@ enum BenchPart {
     Diagnosis(BenchDiagnosis),
     // Its own text says more.
     TurnUp(BenchTurnUp),
-    /// SMB clients over the emulated WAN, with and without Trunkline, compared with published CIFS
-    /// figures.
+    /// Measures SMB clients over the emulated WAN, with and without Trunkline, and compares the
+    /// results with published CIFS figures.
     Smb(BenchSmb),
     // Its own text says more.
     Http(BenchHttp),
@@ -64,10 +64,11 @@ enum BenchPart {
 
 #[derive(Debug, Args)]
 struct EmulatorArguments {
-    /// Attachment of the emulator to the test ends: tun, packet, xdp, or all.
+    /// Selects how the emulator is attached to the two test hosts: by tun, packet or xdp, or by all
+    /// of these in turn.
     #[arg(long, default_value = "tun", value_parser = devices)]
     device: DeviceList,
-    /// Prints one JSON object.
+    /// Prints the results as one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -146,7 +147,7 @@ impl EmulatorArguments {
                 write!(out, "{}", table(report))?;
             }
             for (device, reason) in failures {
-                writeln!(out, "not measured: {device}: {reason}")?;
+                writeln!(out, "{device} was not measured: {reason}")?;
             }
         }
         Ok(())
@@ -292,7 +293,7 @@ fn table(report: &BenchReport) -> String {
             cell(&report.one_core)
         );
     }
-    text + ">= : the sender could not offer more.\n"
+    text + ">= means that the sender could not send more.\n"
 }
 
 #[cfg(test)]

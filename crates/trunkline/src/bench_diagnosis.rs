@@ -28,38 +28,42 @@ use crate::progress::progress;
 /// Attempts for a case that could not be measured: a busy machine can be too slow once.
 const ATTEMPTS: u32 = 2;
 
-/// Diagnoses paths with the kernel's own bottlenecks: tbf and nftables, with parameters drawn from
-/// a seed.
+/// Tests the diagnosis of paths whose bottleneck the kernel makes (tbf, nftables), with random
+/// parameters from a seed.
 ///
-/// Each case is a path in network namespaces, measured end to end by `trunkline measure run`, and a
-/// capture of its TCP at the client. 120 cases take about 20 minutes with three at once. It needs
-/// tc, nft and tcpdump.
+/// Each case is a path in network namespaces. `trunkline measure run` measures the path between its
+/// two ends, and a capture at the client records the TCP packets. 120 cases take about 20 minutes
+/// when three cases run in parallel. The benchmark needs tc, nft and tcpdump.
 #[derive(Debug, Args)]
 pub(crate) struct BenchDiagnosis {
-    /// Number of cases.
+    /// Sets the number of cases.
     #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     cases: u32,
-    /// Seed of all cases [default: a new one each time, or that of the results].
+    /// Sets the seed of all cases [default: a new seed for each run; with --results, the seed in
+    /// that file].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Runs only the cases with these numbers.
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     only: Vec<u32>,
-    /// Number of cases at once. A machine that is too busy adds delays of its own.
+    /// Sets the number of cases that run in parallel. A machine that is too busy adds delays of its
+    /// own.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
     at_once: u32,
-    /// File for the results, one line of JSON per case. Cases that it already contains are not
-    /// measured again.
+    /// Appends the results to this file, one line of JSON per case. Cases that the file already
+    /// contains are not measured again.
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
-    /// Keeps each case's capture in this directory (headers only, some megabytes each).
+    /// Keeps the capture of each case in this directory (headers only, some megabytes for each
+    /// case).
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Measures nothing: judges the captures kept in DIR again, for the cases of --results. This
-    /// shows in a minute and without privileges how another build judges the same captures.
+    /// Measures nothing: diagnoses the captures in the directory of --keep again, for the cases in
+    /// the file of --results. In a minute and without privileges, this shows how another build
+    /// diagnoses the same captures.
     #[arg(long, requires = "keep", requires = "results")]
     again: bool,
-    /// Prints one JSON object.
+    /// Prints the results as one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -160,11 +164,13 @@ impl BenchDiagnosis {
     /// Judges kept captures again. The findings of the two ends stay as they were measured.
     fn judge_again(&self, environment: &host::ProgramEnvironment) -> Result<()> {
         let (Some(results), Some(keep)) = (&self.results, &self.keep) else {
-            bail!("--again needs the results and the captures of a run: --results FILE --keep DIR");
+            bail!(
+                "--again needs the results and the captures of an earlier run: add --results FILE --keep DIR"
+            );
         };
         ensure!(
             results.exists(),
-            "there is no {}; --again judges the cases that are in it",
+            "the file {} does not exist; --again needs the cases in this file",
             results.display()
         );
         let mut known = read(results)?;
@@ -185,7 +191,7 @@ impl BenchDiagnosis {
         );
         ensure!(
             !known.is_empty(),
-            "{} names no case whose capture is in {}: {}",
+            "no case in {} has a capture in {}: {}",
             results.display(),
             keep.display(),
             failures.join("; ")
@@ -207,7 +213,9 @@ impl BenchDiagnosis {
         if let (Some(asked), Some(there)) = (self.seed, of_results)
             && asked != there
         {
-            bail!("the results are of seed {there}, not of {asked}; name another file");
+            bail!(
+                "the results in this file have the seed {there}, and not {asked}; name another file"
+            );
         }
         match self.seed.or(of_results) {
             Some(seed) => Ok(seed),

@@ -18,32 +18,35 @@ use crate::environment::environment;
 use crate::output::StandardOutput;
 use crate::progress::progress;
 
-/// HTTP clients over the emulated WAN, without Trunkline and with it: a browser's page load, the bytes that stored
-/// objects cost, a thousand clients at once, a large download, idle connections, and the public suites.
+/// Measures HTTP clients over the emulated WAN, without Trunkline and with it: a page load in a
+/// browser, the WAN bytes of stored objects, a thousand clients in parallel, a large download, idle
+/// connections, and public test suites.
 #[derive(Debug, Args)]
 pub(crate) struct BenchHttp {
-    /// Only these cells.
+    /// Runs only these cells.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = cell())]
     cells: Vec<HttpCell>,
-    /// Loads of the page in each state, and pairs of downloads; figures are medians.
+    /// Sets how often the page is loaded in each state, and how many pairs of downloads run; the
+    /// printed figures are medians.
     #[arg(long, value_name = "N", default_value_t = http::REPEATS)]
     repeats: usize,
-    /// Clients that ask for one object at once; the figure is of 1,000.
+    /// Sets the number of clients that request one object in parallel; the documented figure is for 1,000 clients.
     #[arg(long, value_name = "N", default_value_t = http::CLIENTS)]
     clients: usize,
-    /// Objects whose bytes on the WAN are counted, of each kind.
+    /// Sets the number of objects of each kind whose WAN bytes are counted.
     #[arg(long, value_name = "N", default_value_t = http::OBJECTS)]
     objects: usize,
-    /// Idle connections.
+    /// Sets the number of idle connections.
     #[arg(long, value_name = "N", default_value_t = 5_000)]
     connections: usize,
-    /// A checkout of cache-tests at b55b8bda, with `npm install --omit=dev --ignore-scripts` done.
+    /// Names the directory of cache-tests at commit b55b8bda; run `npm install --omit=dev
+    /// --ignore-scripts` in it before.
     #[arg(long, value_name = "DIR")]
     cache_tests: Option<PathBuf>,
-    /// The directory of cache-tests.sh and h2spec.sh.
+    /// Names the directory that contains cache-tests.sh and h2spec.sh.
     #[arg(long, value_name = "DIR", default_value = "scripts")]
     scripts: PathBuf,
-    /// Prints one JSON object.
+    /// Prints the results as one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -145,7 +148,7 @@ fn table(report: &HttpReport) -> String {
         let _ = writeln!(text, "not measured: {}: {}", missing.figure, missing.reason);
     }
     if report.is_interrupted {
-        text += "Interrupted: this is what there was.\n";
+        text += "The benchmark was interrupted; these are the results so far.\n";
     }
     text
 }

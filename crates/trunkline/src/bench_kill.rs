@@ -18,22 +18,23 @@ use crate::progress::progress;
 /// Kills a process that writes a dictionary at random points, and checks the files that it left.
 ///
 /// The process decodes and stores random data, as a node does, and acknowledges the data that is in
-/// its files. It is killed with SIGKILL while it opens its dictionary, reads or writes. It is then
-/// started again over the same files and must find everything that it acknowledged. The test fails
-/// at the first byte that is wrong or lost.
+/// its files. The benchmark kills the process with SIGKILL while the process opens its dictionary,
+/// reads or writes. The benchmark then starts the process again with the same files, and the
+/// process must find everything that it acknowledged. The test fails at the first byte that is
+/// wrong or lost.
 #[derive(Debug, Args)]
 pub(crate) struct BenchKill {
-    /// Number of times that the process is killed.
+    /// Sets how many times the process is killed.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     points: u32,
-    /// Seed of all random numbers. The data and the kill points follow from it; the process's
-    /// timing does not.
+    /// Sets the seed of all random numbers. The seed determines the data and the kill points, but
+    /// not the timing of the process.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Directory for the dictionaries during the test. Files created in it are removed.
+    /// Puts the dictionaries into this directory during the test, and removes them afterwards.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     directory: PathBuf,
-    /// Prints one JSON object.
+    /// Prints the results as one JSON object.
     #[arg(long)]
     json: bool,
 }

@@ -25,27 +25,28 @@ const MOST_TEXT: u64 = 1 << 30;
 
 /// Measures data reduction on data from fixed seeds: bytes on the wire, speed, memory, restarts.
 ///
-/// All figures are of one configuration: dictionaries in memory and in files, sealed and synced,
-/// with the default settings of a node. The parts warm and reopen write 2 and 12 GB to --directory.
+/// All figures belong to one configuration: dictionaries in memory and in encrypted, synced files,
+/// with the default settings of a node. The part `warm` writes 2 GB to --directory, and the part
+/// `reopen` writes 12 GB.
 #[derive(Debug, Args)]
 pub(crate) struct BenchReduction {
     /// Runs only these parts: repeat, edit, text, idle, warm, reopen.
     #[arg(long, value_name = "PART,...", value_delimiter = ',', value_parser = part)]
     parts: Vec<ReductionPart>,
-    /// Measures everything this many times; figures are medians.
+    /// Measures everything this many times; the printed figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     repeat: u64,
-    /// Directory for the dictionaries, on the disk that is to be measured. Files created in it are
-    /// removed.
+    /// Puts the dictionaries into this directory, and removes them at the end. The directory must
+    /// be on the disk that you want to measure.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     directory: PathBuf,
-    /// Memory of each dictionary.
+    /// Sets the memory of each dictionary.
     #[arg(long, value_name = "SIZE", default_value_t = ByteCount::mebibytes(256))]
     memory: ByteCount,
-    /// Uses this file's text instead of the benchmark's own.
+    /// Uses the text of this file instead of the benchmark's own text.
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Prints one JSON object.
+    /// Prints the results as one JSON object.
     #[arg(long)]
     json: bool,
 }

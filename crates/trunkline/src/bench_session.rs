@@ -31,26 +31,27 @@ use crate::progress::{ProgressDisplay, progress};
 /// A WAN session on emulated paths.
 #[derive(Debug, Args)]
 pub(crate) struct BenchSession {
-    /// Runs two sessions in virtual time, which shows the protocol's performance independent of
-    /// this machine. Otherwise two nodes run over the emulator in namespaces, with or without root.
+    /// Runs two sessions in virtual time, so that the results do not depend on the speed of this
+    /// machine. Without this option, two nodes run over the emulator in network namespaces, with or
+    /// without root.
     #[arg(long)]
     r#virtual: bool,
-    /// Runs only the measurements with these names, or whose names contain the word, as in
+    /// Runs only the measurements whose names contain one of these words, for example
     /// `500Mbit,jitter,exchanges`.
     #[arg(long, value_name = "WORD,...", value_delimiter = ',')]
     cells: Vec<String>,
-    /// Modes of forward error correction on the paths [default: off,auto in virtual time, else
-    /// auto].
+    /// Sets the modes of forward error correction to measure [default: off,auto with --virtual,
+    /// otherwise auto].
     #[arg(long, value_name = "MODE,...", value_delimiter = ',', value_parser = mode)]
     fec: Vec<RepairMode>,
-    /// Measures everything with this many seeds; figures are medians [default: 10 in virtual time,
-    /// else 1].
+    /// Measures everything with this many seeds; the printed figures are medians [default: 10 with
+    /// --virtual, otherwise 1].
     #[arg(long, alias = "pairs", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000))]
     repeat: Option<u64>,
-    /// First seed; the others are the next numbers.
+    /// Sets the first seed; further seeds are the next numbers.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// Prints one JSON object.
+    /// Prints the results as one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -102,7 +103,9 @@ impl BenchSession {
         }
         match report.not_measured.len() {
             0 => Ok(()),
-            count => bail!("{count} runs gave no figure; the result says which and why"),
+            count => {
+                bail!("{count} runs gave no figure; the result names these runs and the reasons")
+            }
         }
     }
 
@@ -134,7 +137,7 @@ impl BenchSession {
             };
             if !names.iter().any(is_meant) {
                 return Err(InvalidRequest::because(anyhow!(
-                    "no measurement is called `{word}` or has it in its name; there are: {}",
+                    "no measurement has a name that contains `{word}`; the measurements are: {}",
                     names.join(", ")
                 )));
             }

@@ -1,5 +1,5 @@
-//! `trunkline bench smb`: measures SMB clients over the emulated WAN, with and without Trunkline,
-//! compared with published CIFS figures.
+//! `trunkline bench smb`: measures Measures SMB clients over the emulated WAN, with and without
+//! Trunkline, and compares the results with published CIFS figures.
 //!
 //! Every cell has a name (`serial-64k/OC-1/100ms/hmac/application`). `--cells` selects the cells
 //! whose names contain one of its words; a word with several parts (`serial+T1+application`)
@@ -29,13 +29,13 @@ const PYTHON_VARIABLE: &str = "TRUNKLINE_SMB_PYTHON";
 /// SMB clients over the emulated WAN, with and without Trunkline.
 #[derive(Debug, Args)]
 pub(crate) struct BenchSmb {
-    /// Runs every cell, every document and 1,000 small files, which takes about a day. Otherwise it
-    /// runs serial clients over both links at four delays, and the other clients at OC-1 and 100
-    /// ms, in under 40 minutes.
+    /// Runs every cell, every document and 1,000 small files, in about a day. Without this option,
+    /// the benchmark runs serial clients over both links at four delays, and other clients only at
+    /// OC-1 and 100 ms, in under 40 minutes.
     #[arg(long)]
     full: bool,
-    /// Runs only cells whose names contain one of these words, out of all cells, as in
-    /// `serial-64k+OC-1/100ms,listing`.
+    /// Runs only the cells (of all cells, as with --full) whose names contain one of these words,
+    /// for example `serial-64k+OC-1/100ms,listing`.
     #[arg(
         long,
         value_name = "WORD,...",
@@ -43,7 +43,7 @@ pub(crate) struct BenchSmb {
         value_parser = clap::builder::NonEmptyStringValueParser::new()
     )]
     cells: Vec<String>,
-    /// Prints one JSON object.
+    /// Prints the results as one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -58,8 +58,8 @@ impl BenchSmb {
         let choice = self.choice();
         ensure!(
             !choice.cells.is_empty() || !choice.document_modes.is_empty(),
-            "nothing is called so; a cell is called as {}, the documents `documents` and the cell \
-             without a key `without-key`",
+            "no cell has this name; a cell has a name such as {}; further names are `documents` and \
+             `without-key` (the cell without a key)",
             SmbCell::of_default()[0].name()
         );
         let clients = ClientPython::find(&python()?)?;
@@ -167,7 +167,7 @@ fn table(report: &SmbReport) -> String {
         }
     }
     if report.is_interrupted {
-        text += "\nInterrupted: this is what there was.\n";
+        text += "\nThe benchmark was interrupted; these are the results so far.\n";
     }
     text
 }

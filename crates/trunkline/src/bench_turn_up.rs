@@ -29,17 +29,19 @@ const ROUND_TRIPS: [(u64, Duration); 3] = [
     (100_000_000, Duration::from_micros(2_500)),
 ];
 
-/// Tests links with known figures, and prints the results beside them: rates behind the kernel's
-/// tbf, baseline RTTs, and the two published case studies of RFC 6349 behind the emulator.
+/// Measures links whose figures are known, and prints measured and known figures together: rates of
+/// the kernel's tbf, baseline RTTs, and the two published case studies of RFC 6349 over the
+/// emulator.
 ///
-/// It takes about six minutes and needs tc. The machine should be otherwise idle, because a tester
-/// that is interrupted measures its own interruptions.
+/// The benchmark takes about six minutes and needs tc. Run nothing else on the machine: other
+/// processes interrupt the tester, and these interruptions change the results.
 #[derive(Debug, Args)]
 pub(crate) struct BenchTurnUp {
-    /// Runs only these parts.
+    /// Runs only these parts of the benchmark.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART,...")]
     only: Vec<TurnUpPart>,
-    /// Rates of tbf; IP packets of 1,500 bytes get 1500/1514 of each.
+    /// Sets the rates of tbf; tbf counts Ethernet headers, so IP packets of 1,500 bytes get
+    /// 1500/1514 of each rate.
     #[arg(
         long,
         value_name = "RATE,...",
@@ -47,7 +49,8 @@ pub(crate) struct BenchTurnUp {
         default_value = "512kbit,1Mbit,2Mbit,10Mbit,45Mbit,100Mbit,155Mbit,300Mbit,500Mbit"
     )]
     rates: Vec<Bitrate>,
-    /// Buffers of the second case study, in addition to one of a BDP.
+    /// Sets the buffers of the second case study; a buffer of one BDP is always measured in
+    /// addition.
     #[arg(
         long,
         value_name = "SIZE,...",
@@ -55,10 +58,10 @@ pub(crate) struct BenchTurnUp {
         default_value = "3kB,7500B,15kB"
     )]
     buffers: Vec<ByteCount>,
-    /// Duration of each measuring stream and each run.
+    /// Sets the duration of each measuring stream and each test run.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "5s")]
     duration: Duration,
-    /// Prints one JSON object.
+    /// Prints the results as one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -66,13 +69,13 @@ pub(crate) struct BenchTurnUp {
 /// A part of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TurnUpPart {
-    /// The bottleneck rate behind tbf.
+    /// Measures the bottleneck rate of tbf.
     Rates,
-    /// The baseline RTT.
+    /// Measures the baseline RTT.
     RoundTrips,
-    /// The first case study: windows.
+    /// Repeats the first case study, which varies the window.
     Windows,
-    /// The second case study: a shallow buffer.
+    /// Repeats the second case study, which has a small buffer.
     Buffers,
 }
 

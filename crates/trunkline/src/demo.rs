@@ -29,9 +29,9 @@ use crate::progress::progress;
 /// that was created is removed at the end. It needs root, or unprivileged user namespaces.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArguments {
-    /// Settings of the link in both directions that differ from
-    /// rate=10Mbit,delay=15ms,queue=125kB,loss=0%. Settings with _back (rate_back=) apply only to
-    /// the direction from server to client.
+    /// Changes settings of the link; the defaults are rate=10Mbit,delay=15ms,queue=125kB,loss=0%. A
+    /// setting whose name ends in _back (such as rate_back=) applies only to the direction from
+    /// server to client.
     #[arg(
         long,
         value_name = "LINK",
@@ -39,10 +39,10 @@ pub(crate) struct DemoArguments {
         hide_default_value = true
     )]
     link: LabLink,
-    /// Seed of the files' contents and of the link [default: from the clock].
+    /// Sets the seed of the files' contents and of the link [default: a seed from the clock].
     #[arg(long)]
     seed: Option<u64>,
-    /// Number of times that everything is measured; the table shows medians.
+    /// Measures everything this many times; the table shows medians.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: u32,
     /// Runs only these workloads.
@@ -64,10 +64,10 @@ pub(crate) struct OutputArguments {
     /// Writes the results as JSON to FILE, or to standard output instead of the table.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// File for the HTML report.
+    /// Writes the HTML report to this file.
     #[arg(long, value_name = "FILE", default_value = "trunkline-demo.html")]
     report: PathBuf,
-    /// Keeps captures, server logs, hashes and raw results in DIR.
+    /// Keeps captures, server logs, hashes and raw results in this directory.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
 }
@@ -93,7 +93,7 @@ fn workload() -> impl TypedValueParser<Value = DemoWorkload> {
 
 fn pass(text: &str) -> Result<PassKind> {
     let Some(pass) = PassKind::ALL.into_iter().find(|pass| pass.name() == text) else {
-        bail!("`{text}` is not a pass; there are baseline, cold, warm, edited");
+        bail!("`{text}` is not a pass; the passes are baseline, cold, warm and edited");
     };
     Ok(pass)
 }
@@ -163,7 +163,10 @@ pub(crate) fn measure(
     write(&results, page, output)?;
     let faults = results.faults();
     if !faults.is_empty() {
-        bail!("{} transfers were not identical", faults.len());
+        bail!(
+            "{} transfers delivered content that differs from the original",
+            faults.len()
+        );
     }
     Ok(())
 }

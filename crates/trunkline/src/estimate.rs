@@ -31,32 +31,34 @@ const SEED: u64 = 1;
 
 /// Estimates how much Trunkline would save on your data.
 ///
-/// It sends files, directories and captures through a real encoder and decoder, and prints their
-/// size on the wire. Each file is a flow; data that was sent before is in the dictionaries when the
-/// next file goes. A directory's files go in the order of their names. A capture (pcap or pcapng,
-/// with link type Ethernet, cooked, loopback or raw IP; with VLANs, IPv4 or IPv6) is split into its
-/// TCP connections, and each direction of each connection is sent as the host sent it. The output
-/// at the other end is compared with the input. Nothing leaves this machine, and nothing is stored
-/// except in the directory that --dictionary names.
+/// The command sends files, directories and captures through the real encoder and decoder, and
+/// prints how many bytes cross the wire. Each file is one flow. The dictionaries keep the data of
+/// earlier files, so later files can refer to this data. The files of a directory are sent in the
+/// order of their names. A capture (pcap or pcapng; link type Ethernet, cooked, loopback or raw IP;
+/// VLANs, IPv4 and IPv6) is split into its TCP connections, and each direction of a connection is
+/// sent as the host sent it. The command compares the decoded output with the input. No data leaves
+/// this machine, and the command stores data only in the directory that --dictionary names.
 ///
-/// Exit code: 0 everything was sent; 1 an input could not be read, or not completely (it is named),
-/// or the program failed; 2 an argument was refused, and nothing was begun.
+/// The exit code is 0 if everything was sent. It is 1 if an input could not be read completely (a
+/// message names this input), or if the program failed. It is 2 if an argument was invalid; then
+/// the command has done nothing.
 #[derive(Debug, Args)]
 pub(crate) struct EstimateArguments {
-    /// Files, directories or captures; - is standard input.
+    /// Names files, directories or captures; - means standard input.
     #[arg(value_name = "FILE|DIR|PCAP", required = true)]
     inputs: Vec<PathBuf>,
-    /// Keeps both ends' dictionaries in this directory between calls; the directory is created if
-    /// it does not exist. Without this option they are in memory and discarded at the end.
+    /// Keeps the dictionaries of both ends in this directory for the next call; the directory is
+    /// created if it does not exist. Without this option, the dictionaries are in memory and are
+    /// lost at the end.
     #[arg(long, value_name = "DIR")]
     dictionary: Option<PathBuf>,
-    /// Memory of each end's dictionary.
+    /// Sets the memory of the dictionary at each end.
     #[arg(long, value_name = "SIZE", default_value_t = ByteCount::mebibytes(256))]
     memory: ByteCount,
-    /// Disk of each end's dictionary under --dictionary.
+    /// Sets the disk space of the dictionary at each end, in the directory of --dictionary.
     #[arg(long, value_name = "SIZE", default_value_t = ByteCount::mebibytes(4096), requires = "dictionary")]
     disk: ByteCount,
-    /// Treats captures as plain files.
+    /// Sends captures as plain files, without splitting them into connections.
     #[arg(long)]
     as_files: bool,
     /// Shows a row for every file and stream, even if there are many.
@@ -117,15 +119,17 @@ impl EstimateArguments {
         }
         if let (Some(directory), true) = (&self.dictionary, unwritten > 0) {
             remark!(
-                "{unwritten} chunks could not be written in {}, so the next call will not know all of \
-                 this data; is the disk full?",
+                "{unwritten} chunks could not be written into {}, so the next call does not know all of \
+                 this data; check if the disk is full",
                 directory.display()
             );
         }
         match outcome.losses().count() {
             0 => Ok(()),
-            1 => bail!("one thing could not be read whole; its name is above"),
-            several => bail!("{several} things could not be read whole; their names are above"),
+            1 => bail!("one input could not be read completely; its name is above"),
+            several => {
+                bail!("{several} inputs could not be read completely; their names are above")
+            }
         }
     }
 }
@@ -306,12 +310,12 @@ fn describe(text: &mut String, notes: &CaptureNotes) {
     let counts = &notes.counts;
     let _ = writeln!(
         text,
-        "{}:\n  {} TCP connections ({} begun before it), {} segments, {} other packets",
+        "{}:\n  {} TCP connections ({} of them began before the capture), {} segments, {} other packets",
         notes.path, counts.connections, counts.begun_before, counts.segments, counts.other_packets
     );
     let _ = writeln!(
         text,
-        "  {} bytes sent again, {} segments out of order, {} fragments",
+        "  {} bytes retransmitted, {} segments out of order, {} fragments",
         counts.retransmitted_bytes, counts.reordered_segments, counts.fragments
     );
     if counts.gaps > 0 {
@@ -322,7 +326,7 @@ fn describe(text: &mut String, notes: &CaptureNotes) {
         );
     }
     if counts.bytes == 0 {
-        let _ = writeln!(text, "  no TCP payload: there was nothing to send");
+        let _ = writeln!(text, "  no TCP payload, so nothing was sent");
     }
 }
 

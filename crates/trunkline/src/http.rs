@@ -19,22 +19,25 @@ pub(crate) struct HttpArguments {
 
 #[derive(Debug, Subcommand)]
 enum HttpCommand {
-    /// Makes the certificate and the key of an authority that may sign for the given domains only.
+    /// Creates the certificate and the key of a certificate authority that may sign only for the
+    /// given domains.
     Ca(AuthorityArguments),
 }
 
 #[derive(Debug, Args)]
 struct AuthorityArguments {
-    /// The name that clients show for the authority.
+    /// Sets the name that clients show for the authority.
     #[arg(long)]
     name: String,
-    /// A domain that it may sign for, with all names below it; once for each.
+    /// Permits the authority to sign for this domain and for all names below it; repeat the option
+    /// for each domain.
     #[arg(long = "permit", value_name = "DOMAIN", required = true)]
     permitted: Vec<String>,
-    /// The directory for ca.pem, which clients trust, and ca.key, which the near node keeps.
+    /// Writes ca.pem and ca.key into this directory. Install ca.pem at the clients, and keep ca.key
+    /// on the near node.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The days for which the authority is valid.
+    /// Sets the number of days for which the authority is valid.
     #[arg(long, default_value_t = 1_825, value_parser = clap::value_parser!(u64).range(1..=3_650))]
     days: u64,
 }
@@ -54,7 +57,7 @@ impl AuthorityArguments {
             "--name is empty; write the name that people see in their browser"
         );
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.context("the clock stands before 1970; set it")?;
+        let now = now.context("the system clock shows a time before 1970; set the clock")?;
         let life = Duration::from_secs(self.days * 86_400).min(AUTHORITY_LIFE_MAX);
         let new = NewAuthority {
             name: self.name,
@@ -70,10 +73,13 @@ impl AuthorityArguments {
         write_new(&key_path, 0o600, key.as_bytes())?;
         write_new(&certificate_path, 0o644, certificate.as_bytes())?;
         say!(
-            "{}: install it as a trusted authority at the clients",
+            "{}: install this certificate as a trusted authority at the clients",
             certificate_path.display()
         );
-        say!("{}: for the near node alone", key_path.display());
+        say!(
+            "{}: keep this key on the near node only",
+            key_path.display()
+        );
         say!(
             "[http.tls]\nintercept = [{}]\nca_certificate = {:?}\nca_key = {:?}",
             patterns(&new.permitted),
@@ -96,7 +102,12 @@ fn write_new(path: &Path, mode: u32, content: &[u8]) -> anyhow::Result<()> {
         file.write_all(content)?;
         file.sync_all()
     });
-    written.with_context(|| format!("cannot write {}; it must not exist yet", path.display()))
+    written.with_context(|| {
+        format!(
+            "cannot write {}; the file must not exist yet",
+            path.display()
+        )
+    })
 }
 
 #[cfg(test)]
@@ -132,7 +143,7 @@ mod tests {
     fn a_permitted_name_that_is_none_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let error = command(directory.path(), "10.0.0.1").run().unwrap_err();
-        assert!(error.to_string().contains("no domain"), "{error:#}");
+        assert!(error.to_string().contains("not a domain name"), "{error:#}");
         assert!(!directory.path().join("ca.key").exists());
     }
 }

@@ -40,7 +40,8 @@ pub(crate) fn summary(status: &Value) -> Value {
 /// The same as text of at most 80 columns.
 pub(crate) fn table(summary: &Value) -> String {
     if summary.is_null() {
-        return "The node says nothing of HTTP: it is of an earlier release.\n".to_owned();
+        return "The node reports nothing about HTTP, because it has an earlier release.\n"
+            .to_owned();
     }
     let counts = &summary["counts"];
     let count = |name: &str| counts[name].as_u64().unwrap_or(0);
@@ -62,7 +63,7 @@ pub(crate) fn table(summary: &Value) -> String {
     line(
         "confirmed",
         format!(
-            "{} by the server, content from here",
+            "{} confirmed by the server, content from the store",
             count("confirmed_total")
         ),
     );
@@ -75,7 +76,7 @@ pub(crate) fn table(summary: &Value) -> String {
     line(
         "content",
         format!(
-            "{} from here ({}), {} from servers",
+            "{} from the store ({}), {} from servers",
             bytes(answered),
             percent("byte_hit_ratio"),
             bytes(count("fetched_bytes_total"))

@@ -19,17 +19,19 @@ pub(crate) struct LabArguments {
 
 #[derive(Debug, Subcommand)]
 enum LabAction {
-    /// Builds both sites, servers, nodes and the link, and keeps them until Ctrl-C.
+    /// Builds both sites with their servers, nodes and the link, and keeps everything until you
+    /// press Ctrl-C.
     Up(UpArguments),
-    /// Runs a plan and reports.
+    /// Runs a plan and reports the results.
     Run(LabRunArguments),
-    /// Makes the table, JSON and HTML again from the kept results of a run.
+    /// Creates the table, the JSON and the HTML report again, from the stored results of an earlier
+    /// run.
     Report(ReportArguments),
 }
 
 #[derive(Debug, Args)]
 struct UpArguments {
-    /// The link, as for `trunkline demo`.
+    /// Changes settings of the link, as in `trunkline demo`.
     #[arg(
         long,
         value_name = "LINK",
@@ -37,17 +39,17 @@ struct UpArguments {
         hide_default_value = true
     )]
     link: LabLink,
-    /// Starts no nodes.
+    /// Builds the lab without nodes.
     #[arg(long)]
     without_nodes: bool,
 }
 
 #[derive(Debug, Args)]
 struct LabRunArguments {
-    /// The plan (TOML), such as scenarios/waas-3g.toml.
+    /// Names the plan, a TOML file such as scenarios/waas-3g.toml.
     #[arg(value_name = "PLAN")]
     plan: PathBuf,
-    /// Seed of the files' contents and of the link [default: from the clock].
+    /// Sets the seed of the files' contents and of the link [default: a seed from the clock].
     #[arg(long)]
     seed: Option<u64>,
     #[command(flatten)]
@@ -56,7 +58,7 @@ struct LabRunArguments {
 
 #[derive(Debug, Args)]
 struct ReportArguments {
-    /// Directory that was written with `--keep`.
+    /// Names the directory that an earlier run wrote with `--keep`.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     #[command(flatten)]

@@ -52,11 +52,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-/// Makes a long, slow or lossy network path feel like a LAN, and proves it.
+/// Accelerates applications over long, slow or lossy network paths, and measures the effect.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version, about, propagate_version = true)]
 struct ProgramArguments {
-    /// Format of the log on standard error.
+    /// Sets the format of the log on standard error.
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(subcommand)]
@@ -66,9 +66,9 @@ struct ProgramArguments {
 /// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
-    /// Text for people.
+    /// Writes text that people can read.
     Text,
-    /// One JSON object per line.
+    /// Writes one JSON object per line.
     Json,
 }
 
@@ -76,17 +76,17 @@ enum LogFormat {
 enum ProgramCommand {
     /// Compares two sites over an emulated WAN, with and without Trunkline.
     Demo(demo::DemoArguments),
-    /// Builds the lab behind the demo, runs plans in it, and reports.
+    /// Builds the test network of the demo, runs plans in it, and reports the results.
     Lab(lab::LabArguments),
     /// Prints a completion script for a shell.
     Completions(completions::CompletionsArguments),
     /// Writes the manual pages.
     Man(man::ManArguments),
-    /// Runs a node, checks its configuration, queries a running node.
+    /// Runs a node, checks its configuration, or queries a running node.
     Node(node::NodeArguments),
-    /// Makes the authority that interception of HTTPS needs.
+    /// Creates the certificate authority that interception of HTTPS needs.
     Http(http::HttpArguments),
-    /// Pairs two nodes with a one-time token, lists and removes paired nodes.
+    /// Pairs two nodes with a one-time token, and lists or removes paired nodes.
     Peer(peer::PeerArguments),
     // Its own text says more.
     Estimate(estimate::EstimateArguments),
@@ -94,7 +94,7 @@ enum ProgramCommand {
     Bench(bench::BenchArguments),
     /// Emulates a WAN link between two network devices.
     Emulate(emulate::EmulateArguments),
-    /// Measures a circuit by RFC 6349, from end to end.
+    /// Measures a circuit by RFC 6349, between its two ends.
     Measure(measure::MeasureArguments),
 }
 
@@ -175,7 +175,8 @@ fn with_unit_hint(mut error: clap::Error, words: &[OsString]) -> clap::Error {
         let (flag, number) = (flag?, number?);
         let is_split =
             last == Some(unit) && flag.starts_with("--") && number.parse::<f64>().is_ok();
-        is_split.then(|| format!("a number and its unit are one word: {flag} {number}{unit}"))
+        is_split
+            .then(|| format!("write a number and its unit without a space: {flag} {number}{unit}"))
     });
     if let Some(hint) = hint.filter(|_| error.kind() == ErrorKind::UnknownArgument) {
         let hint = ContextValue::StyledStrs(vec![hint.into()]);

@@ -8,7 +8,7 @@ use clap::{Args, CommandFactory};
 
 /// Writes the manual pages, one for each subcommand.
 #[derive(Debug, Args)]
-#[command(after_help = "To read one at once:  man -l DIR/trunkline-node.1")]
+#[command(after_help = "To read a page without installing it:  man -l DIR/trunkline-node.1")]
 pub(crate) struct ManArguments {
     /// Directory to write into; it is created if it does not exist.
     folder: PathBuf,
@@ -21,8 +21,9 @@ impl ManArguments {
     /// Fails when the directory cannot be made or a page cannot be written.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let folder = self.folder.display();
-        fs::create_dir_all(&self.folder).with_context(|| format!("{folder} cannot be made"))?;
+        fs::create_dir_all(&self.folder)
+            .with_context(|| format!("cannot create the directory {folder}"))?;
         clap_mangen::generate_to(crate::ProgramArguments::command(), &self.folder)
-            .with_context(|| format!("the pages cannot be written to {folder}"))
+            .with_context(|| format!("cannot write the manual pages to {folder}"))
     }
 }

@@ -33,7 +33,7 @@ const IPERF3_PORT: u16 = 5201;
 /// Greatest rest; no relevant bucket takes longer to fill up again.
 const REST_MAX: Duration = Duration::from_secs(60);
 
-/// Measures a circuit by RFC 6349, from end to end.
+/// Measures a circuit by RFC 6349, between its two ends.
 #[derive(Debug, Args)]
 pub(crate) struct MeasureArguments {
     #[command(subcommand)]
@@ -42,15 +42,17 @@ pub(crate) struct MeasureArguments {
 
 #[derive(Debug, Subcommand)]
 enum MeasureAction {
-    /// Serves tests: the far end.
+    /// Runs the far end of a test.
     ///
-    /// It listens on one TCP and UDP port, and serves one client at a time, who must know the key.
-    /// It sends nothing to other hosts, and stops sending 5 s after the client's last message.
+    /// The server listens on one port number, for TCP and UDP. It serves one client at a time, and
+    /// this client must know the key. It sends nothing to other hosts, and stops sending 5 s after
+    /// the client's last message.
     Server(ServeArguments),
-    /// Tests the circuit to a server: path MTU, baseline RTT, bottleneck rate, TCP with several
-    /// windows.
+    /// Tests the circuit to a server: measures path MTU, baseline RTT, bottleneck rate, and TCP
+    /// with several windows.
     ///
-    /// Exit codes: 0 every stated threshold was met, 1 one was missed, 2 it could not be measured.
+    /// The exit code is 0 if all given thresholds were met, 1 if a threshold was missed, and 2 if
+    /// the test could not measure.
     Run(Box<MeasureRunArguments>),
     // Their own texts say more.
     Service(Box<ServiceTest>),
@@ -78,23 +80,24 @@ impl MeasureArguments {
 /// Arguments of `trunkline measure server`.
 #[derive(Debug, Args)]
 struct ServeArguments {
-    /// Address to listen on [default: all].
+    /// Listens on this address [default: all addresses].
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
-    /// Port, TCP and UDP.
+    /// Sets the port for TCP and UDP.
     #[arg(long, default_value_t = PORT)]
     port: u16,
-    /// File with the key, which is any text that both ends know; - is standard input [default: the
-    /// environment's TRUNKLINE_MEASURE_KEY, or a new one, which is printed].
+    /// Reads the key from this file; - means standard input. The key is any text that both ends
+    /// know [default: the environment variable TRUNKLINE_MEASURE_KEY, or a new key, which is
+    /// printed].
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Greatest rate of a stream.
+    /// Limits the rate of a stream.
     #[arg(long, value_name = "RATE", default_value = "1Gbit")]
     max_rate: Bitrate,
-    /// Greatest duration of a stream or a run.
+    /// Limits the duration of a stream or a test run.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "60s")]
     max_duration: Duration,
-    /// Greatest duration of a test.
+    /// Limits the duration of a test.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30min")]
     max_test: Duration,
 }
@@ -124,7 +127,7 @@ impl ServeArguments {
             limits,
         })?;
         say!(
-            "listening at port {} (TCP and UDP); streams up to {}, runs up to {} s",
+            "listening at port {} (TCP and UDP); the limits are {} for a stream and {} s for a test run",
             server.port()?,
             limits.rate,
             limits.order.as_secs()
@@ -141,30 +144,31 @@ impl ServeArguments {
 /// Arguments of `trunkline measure run`.
 #[derive(Debug, Args)]
 struct MeasureRunArguments {
-    /// Server's name or address, or HOST:PORT, or [ADDRESS]:PORT.
+    /// Names the server: its name or address, or HOST:PORT, or [ADDRESS]:PORT.
     host: String,
-    /// Server's port, TCP and UDP [default: 6349].
+    /// Sets the server's port for TCP and UDP [default: 6349].
     #[arg(long)]
     port: Option<u16>,
-    /// Tests against an ordinary iperf3 server (iperf3 -s) at this port, TCP and UDP, if the far
-    /// end has nothing else. No key is needed. The report names the values that cannot be measured
-    /// this way.
+    /// Tests against an ordinary iperf3 server (`iperf3 -s`) at this TCP and UDP port. Use this
+    /// option if you can run only iperf3 at the far end. No key is needed. The report names the
+    /// values that cannot be measured in this way.
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "5201", conflicts_with_all = ["port", "key_file"])]
     iperf3: Option<u16>,
-    /// File with the server's key; - is standard input [default: the environment's
-    /// TRUNKLINE_MEASURE_KEY].
+    /// Reads the server's key from this file; - means standard input [default: the environment
+    /// variable TRUNKLINE_MEASURE_KEY].
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Address to send from.
+    /// Sends from this address.
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
     /// Uses IPv6 only.
     #[arg(short = '6', long = "ipv6")]
     only_v6: bool,
-    /// DSCP of all packets of the test, in both directions: 0 to 63, or a name such as EF or AF41.
+    /// Sets the DSCP of all packets of the test, in both directions: 0 to 63, or a name such as EF
+    /// or AF41.
     #[arg(long, value_name = "CLASS", default_value_t = 0, value_parser = dscp)]
     dscp: u8,
-    /// Greatest rate of a stream [default: the server's limit].
+    /// Limits the rate of a stream [default: the server's limit].
     #[arg(
         long,
         value_name = "RATE",
@@ -172,27 +176,30 @@ struct MeasureRunArguments {
         hide_default_value = true
     )]
     max_rate: Bitrate,
-    /// Duration of each run and each measuring stream.
+    /// Sets the duration of each test run and each measuring stream.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
     duration: Duration,
-    /// Direction to test; with both, TCP also runs in both directions at once.
+    /// Selects the direction to test; with `both`, TCP also runs in both directions simultaneously.
     #[arg(long, value_enum, default_value_t = DirectionOption::Both)]
     direction: DirectionOption,
-    /// Window sizes to test, in percent of the BDP; 0 tests none.
+    /// Tests these window sizes, in percent of the BDP; 0 switches the window walk off.
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_values_t = WALK_PERCENT)]
     walk: Vec<u64>,
-    /// Further window sizes to test, with one connection each: those of the hosts that will use the
-    /// circuit.
+    /// Tests these window sizes in addition, each with one connection. Use the window sizes of the
+    /// hosts that will use the circuit.
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     window: Vec<ByteCount>,
-    /// Number of connections of the parallel run; 1 omits it. Fewer are used where the BDP has no
-    /// room for so many windows of ten segments.
+    /// Sets the number of connections of the parallel test run; 1 omits this run. The test uses
+    /// fewer connections if each connection would get a window of less than ten segments of the
+    /// BDP.
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     connections: u16,
-    /// Window of each of these connections [default: its share of the BDP].
+    /// Sets the window of each connection of the parallel test run [default: an equal part of the
+    /// BDP].
     #[arg(long, value_name = "SIZE")]
     connection_window: Option<ByteCount>,
-    /// Congestion control of the senders at both ends [default: each system's own].
+    /// Sets the congestion control of the senders at both ends [default: the default of each
+    /// system].
     #[arg(
         long,
         value_name = "NAME",
@@ -200,17 +207,18 @@ struct MeasureRunArguments {
         hide_default_value = true
     )]
     congestion: String,
-    /// Rest of the path before a stream that overloads it. The burst of a policer or shaper is seen
-    /// in full if its bucket is full again by then: bucket / rate.
+    /// Sends nothing for this time before each stream that overloads the path, so that the bucket
+    /// of a policer or shaper fills again. The test measures the full burst only if this time is at
+    /// least bucket / rate.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
     rest: Duration,
-    /// Rate that TCP is to reach, for the loss budget [default: nine tenths of the measured rate].
+    /// Computes the loss budget for this TCP rate [default: nine tenths of the measured rate].
     #[arg(long, value_name = "RATE")]
     target: Option<Bitrate>,
-    /// Prints one JSON object, with raw samples.
+    /// Prints one JSON object with the results and the raw samples.
     #[arg(long)]
     json: bool,
-    /// Writes a page with plots to this file.
+    /// Writes an HTML page with plots to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     // Last: what follows stands below its heading.
@@ -223,22 +231,24 @@ struct MeasureRunArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Thresholds")]
 struct ThresholdArguments {
-    /// Least bottleneck rate of IP packets.
+    /// Requires at least this bottleneck rate of IP packets.
     #[arg(long, value_name = "RATE")]
     min_rate: Option<Bitrate>,
-    /// Greatest transfer time ratio of the best run whose window fills the path.
+    /// Requires that the best test run whose window fills the path has at most this transfer time
+    /// ratio.
     #[arg(long, value_name = "RATIO", value_parser = threshold)]
     max_transfer_time_ratio: Option<f64>,
-    /// Least TCP efficiency of any run, in percent: 98 or 98%.
+    /// Requires at least this TCP efficiency of each test run, in percent: 98 or 98%.
     #[arg(long, value_name = "PERCENT", value_parser = percent_of_whole)]
     min_efficiency: Option<f64>,
-    /// Greatest buffer delay of any run with a window up to the BDP, in percent.
+    /// Requires at most this buffer delay, in percent, of each test run whose window is not larger
+    /// than the BDP.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     max_buffer_delay: Option<f64>,
-    /// Greatest baseline RTT.
+    /// Requires at most this baseline RTT.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     max_rtt: Option<Duration>,
-    /// Least path MTU, in bytes.
+    /// Requires at least this path MTU, in bytes.
     #[arg(long, value_name = "BYTES")]
     min_path_mtu: Option<u16>,
 }
@@ -248,7 +258,7 @@ fn threshold(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
         .filter(|number: &f64| number.is_finite() && *number >= 0.0)
-        .ok_or_else(|| "a threshold is a number, zero or more".to_owned())
+        .ok_or_else(|| "a threshold must be a number that is not negative".to_owned())
 }
 
 impl MeasureRunArguments {
@@ -272,7 +282,7 @@ impl MeasureRunArguments {
         kernel::catch_interruptions();
         ensure!(
             self.duration >= Duration::from_secs(2),
-            "--duration {} s is too short: a rate is steady when two seconds agree; use 2s or more",
+            "--duration {} s is too short, because the tester compares the rates of two seconds; use 2s or more",
             self.duration.as_secs_f64()
         );
         let (host, port) = self.far_end()?;
@@ -280,7 +290,8 @@ impl MeasureRunArguments {
         if let Some(least) = self.limits.min_rate {
             ensure!(
                 profile.thresholds.are_within(self.max_rate),
-                "--max-rate {} cannot show --min-rate {least}: allow half as much again, or leave --max-rate out",
+                "--max-rate {} is too low to test --min-rate {least}: use at least 1.5 times the minimum \
+                 rate, or remove --max-rate",
                 self.max_rate
             );
         }
@@ -366,8 +377,8 @@ fn fresh_key() -> Result<String> {
 fn warn_of_short(words: &str) {
     if words.len() < KEY_LENGTH {
         remark!(
-            "the key has {} characters: whoever records a test can guess it at leisure; without --key-file \
-             a safe one is made and printed",
+            "the key has only {} characters, so somebody who records a test can guess it; without \
+             --key-file, the server creates and prints a safe key",
             words.len()
         );
     }

@@ -16,14 +16,14 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let value: f64 = number
         .unwrap_or(text)
         .parse()
-        .map_err(|_| "a number of percent is wanted, as in 98 or 98%".to_owned())?;
+        .map_err(|_| "write a number of percent, such as 98 or 98%".to_owned())?;
     if !value.is_finite() || value < 0.0 {
-        return Err("a number of percent is 0 or more".to_owned());
+        return Err("a number of percent must not be negative".to_owned());
     }
     if value > 0.0 && value <= 1.0 && !is_marked {
         let times = (value * 1e4).round() / 100.0;
         return Err(format!(
-            "{text} may be {text}% or {times}%: write which, with the percent sign"
+            "{text} can mean {text}% or {times}%; write the percent sign"
         ));
     }
     Ok(value)
@@ -36,7 +36,7 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
 pub(crate) fn percent_of_whole(text: &str) -> Result<f64, String> {
     match percent(text)? {
         value if value <= 100.0 => Ok(value),
-        _ => Err("no share of the whole is above 100%".to_owned()),
+        _ => Err("a share cannot be above 100%".to_owned()),
     }
 }
 
@@ -76,7 +76,9 @@ pub(crate) fn dscp(text: &str) -> Result<u8, String> {
         .or_else(assured)
         .or_else(number)
         .ok_or_else(|| {
-            format!("a DSCP is a number from 0 to {MOST}, or a name as EF, AF41, CS5 or LE")
+            format!(
+                "a DSCP must be a number from 0 to {MOST}, or a name such as EF, AF41, CS5 or LE"
+            )
         })
 }
 
@@ -89,25 +91,25 @@ pub(crate) fn dscp(text: &str) -> Result<u8, String> {
 pub(crate) fn far_end(host: &str, port: Option<u16>, usual: u16) -> Result<(String, u16)> {
     let number = |text: &str| match text.parse::<u16>() {
         Ok(number) if number > 0 => Ok(number),
-        _ => bail!("`{text}` in {host} is no port: 1 to 65535"),
+        _ => bail!("`{text}` in {host} is not a port from 1 to 65535"),
     };
     let (name, own) = match (host.strip_prefix('['), host.split_once(':')) {
         (Some(rest), _) => match rest.split_once(']') {
             Some((name, "")) => (name, None),
             Some((name, rest)) if rest.starts_with(':') => (name, Some(number(&rest[1..])?)),
             Some(_) | None => {
-                bail!("{host}: an address in brackets is [ADDRESS] or [ADDRESS]:PORT")
+                bail!("{host}: write an address in brackets as [ADDRESS] or [ADDRESS]:PORT")
             }
         },
         // More than one colon is an IPv6 address.
         (None, Some((name, rest))) if !rest.contains(':') => (name, Some(number(rest)?)),
         (None, _) => (host, None),
     };
-    ensure!(!name.is_empty(), "`{host}` names no host");
+    ensure!(!name.is_empty(), "`{host}` does not name a host");
     if let (Some(own), Some(port)) = (own, port) {
         ensure!(
             own == port,
-            "{host} names port {own}, and the option port {port}: which is it?"
+            "{host} contains port {own}, but the option names port {port}; write only one of them"
         );
     }
     Ok((name.to_owned(), own.or(port).unwrap_or(usual)))
@@ -116,11 +118,11 @@ pub(crate) fn far_end(host: &str, port: Option<u16>, usual: u16) -> Result<(Stri
 /// Directions that are tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DirectionOption {
-    /// Up, then down.
+    /// Tests the direction up first, and then down.
     Both,
-    /// From here to the server.
+    /// Tests the direction from this host to the server.
     Up,
-    /// From the server to here.
+    /// Tests the direction from the server to this host.
     Down,
 }
 
@@ -195,7 +197,7 @@ mod tests {
         assert!(
             at("far.example:9", Some(10))
                 .unwrap_err()
-                .contains("which is it?")
+                .contains("write only one of them")
         );
         for wrong in [
             "",

@@ -28,26 +28,28 @@ const COMPRESSED: [(&[u8], &str, &str); 4] = [
 /// Length of the longest of those byte sequences.
 const LONGEST_MAGIC: u64 = 6;
 
-/// Finds the limits of the TCP transfers in a capture.
+/// Finds out what limits the rates of the TCP transfers in a capture.
 ///
-/// It takes a capture (pcap or pcapng) from the sender, the receiver or a point in between, with
-/// one or many connections, complete or truncated. It names the limits of each transfer: policer,
-/// shaper, queue, queue management, random loss, the host's window; each with evidence, numbers and
-/// advice. All connections from one host to another are judged together, because they share a path.
-/// The best capture is taken at the sender, from the first SYN on, for ten seconds or more; the
+/// The command reads a capture (pcap or pcapng) from the sender, from the receiver or from a point
+/// between them. The capture may contain one or many connections, and it may be truncated. The
+/// command names the limits of each transfer: policer, shaper, queue, queue management, random loss
+/// or the host's window. For each limit, it prints evidence, numbers and advice. It diagnoses all
+/// connections from one host to another host together, because they share a path. For the best
+/// results, capture at the sender, start before the first SYN, and capture ten seconds or more; the
 /// first 96 bytes of each packet are enough.
 ///
-/// A capture does not show everything: the tester's own limits, a black hole and the other
-/// direction's rate need two ends (trunkline measure run).
+/// A capture does not show the tester's own limits, a black hole, or the rate of the opposite
+/// direction. To find these, test from both ends with `trunkline measure run`.
 ///
-/// Exit code: 0 there was a result; 1 the capture could not be read to its end (the part that was
-/// read is judged) or held no transfer; 2 there is no such file, or it is not a capture.
+/// The exit code is 0 if there is a result. It is 1 if the capture contains no transfer, or if only
+/// its beginning could be read; then the command diagnoses this beginning. It is 2 if the file does
+/// not exist or is not a capture.
 #[derive(Debug, Args)]
 pub(crate) struct DiagnoseArguments {
-    /// Capture file; - is standard input.
+    /// Names the capture file; - means standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Shows every transfer, including short ones, even if there are many.
+    /// Shows every transfer, including short transfers, even if there are many.
     #[arg(long)]
     all: bool,
     /// Prints one JSON object.
@@ -80,17 +82,17 @@ impl DiagnoseArguments {
         }
         output.flush()?;
         if let Some(cut) = &held.cut {
-            bail!("{name}: {cut}; what comes before it was judged");
+            bail!("{name}: {cut}; only the data before this point was diagnosed");
         }
         if held.segments.is_empty() {
             bail!(
-                "{name} holds no TCP ({} packets of other kinds); capture the transfer itself, and with \
-                 tcpdump at least 96 bytes of each packet (-s 96)",
+                "{name} contains no TCP ({} packets of other kinds); capture the transfer itself, with at \
+                 least 96 bytes of each packet (tcpdump -s 96)",
                 held.frames
             );
         }
         if transfers.is_empty() {
-            bail!("{name} holds TCP without any data; capture while the transfer runs");
+            bail!("{name} contains TCP packets without data; capture while the transfer runs");
         }
         Ok(())
     }
@@ -117,12 +119,12 @@ fn read(path: &Path) -> Result<CaptureContent> {
         .map_err(InvalidRequest::because)?;
     if let Some(what) = what_instead(&first, &name.to_string()) {
         return Err(InvalidRequest::because(anyhow!(
-            "{name} is no capture: {what}"
+            "{name} is not a capture: {what}"
         )));
     }
     let whole = Cursor::new(first).chain(input);
     let mut frames = CaptureReader::open(whole)
-        .with_context(|| format!("{name} is no capture"))
+        .with_context(|| format!("{name} is not a capture"))
         .map_err(InvalidRequest::because)?;
     let mut held = CaptureContent {
         segments: Vec::new(),
@@ -150,7 +152,7 @@ fn read(path: &Path) -> Result<CaptureContent> {
             }
         }
         if held.segments.len() >= MOST_SEGMENTS {
-            held.cut = Some(format!("it has more than {MOST_SEGMENTS} segments"));
+            held.cut = Some(format!("the file has more than {MOST_SEGMENTS} segments"));
             break;
         }
     }
@@ -162,14 +164,14 @@ fn read(path: &Path) -> Result<CaptureContent> {
 /// Description of a file that is not a capture, recognised by its first bytes, with a remedy.
 fn what_instead(first: &[u8], name: &str) -> Option<String> {
     if first.is_empty() {
-        return Some("it is empty".to_owned());
+        return Some("the file is empty".to_owned());
     }
     let (_, format, command) = COMPRESSED
         .into_iter()
         .find(|(magic, _, _)| first.starts_with(magic))?;
     let file = if name == "-" { "FILE" } else { name };
     Some(format!(
-        "it is compressed by {format}; use: {command} {file} | trunkline measure diagnose -"
+        "the file is compressed by {format}; run: {command} {file} | trunkline measure diagnose -"
     ))
 }
 

@@ -13,7 +13,7 @@ const KEY_BYTES_MAX: u64 = 64 * 1024;
 /// Key of a client, which must have one.
 pub(crate) fn needed_key(file: Option<&Path>) -> Result<String> {
     key(file)?.with_context(|| {
-        format!("the server's key is needed: --key-file FILE, or {KEY_VARIABLE} in the environment")
+        format!("the server's key is missing; use --key-file FILE, or set {KEY_VARIABLE} in the environment")
     })
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn key(file: Option<&Path>) -> Result<Option<String>> {
         }
         Some(path) => std::fs::File::open(path)
             .and_then(read_key)
-            .with_context(|| format!("the key in {} cannot be read", path.display()))?,
+            .with_context(|| format!("cannot read the key in {}", path.display()))?,
         None => match std::env::var(KEY_VARIABLE) {
             Ok(words) => words,
             Err(_) => return Ok(None),
@@ -41,7 +41,7 @@ fn read_key(input: impl Read) -> std::io::Result<String> {
     match words.len() as u64 <= KEY_BYTES_MAX {
         true => Ok(words),
         false => Err(std::io::Error::other(format!(
-            "it has more than {KEY_BYTES_MAX} bytes; a key is a few words"
+            "the key has more than {KEY_BYTES_MAX} bytes; use a few words"
         ))),
     }
 }

@@ -31,36 +31,37 @@ const FRAMES: [u16; 6] = [128, 256, 512, 1_024, 1_280, FRAME_FULL];
 /// Options for the far end and the connection to it.
 #[derive(Debug, Args)]
 struct FarEndArguments {
-    /// Name or address of a host that runs `trunkline measure server`, or HOST:PORT, or
+    /// Names a host that runs `trunkline measure server`: its name or address, or HOST:PORT, or
     /// [ADDRESS]:PORT.
     host: String,
-    /// Server's port, TCP and UDP [default: 6349].
+    /// Sets the server's port for TCP and UDP [default: 6349].
     #[arg(long)]
     port: Option<u16>,
-    /// File with the server's key; - is standard input [default: the environment's
-    /// TRUNKLINE_MEASURE_KEY].
+    /// Reads the server's key from this file; - means standard input [default: the environment
+    /// variable TRUNKLINE_MEASURE_KEY].
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Address to send from.
+    /// Sends from this address.
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
     /// Uses IPv6 only.
     #[arg(short = '6', long = "ipv6")]
     only_v6: bool,
-    /// DSCP of all packets of the test, in both directions, which is the service's class: 0 to 63,
-    /// or a name such as EF or AF41.
+    /// Sets the DSCP of all packets of the test, in both directions. Use the DSCP of the service's
+    /// class: 0 to 63, or a name such as EF or AF41.
     #[arg(long, value_name = "CLASS", default_value_t = 0, value_parser = dscp)]
     dscp: u8,
-    /// Direction to test; both are tested one after the other.
+    /// Selects the direction to test; with `both`, one direction is tested after the other.
     #[arg(long, value_enum, default_value_t = DirectionOption::Both)]
     direction: DirectionOption,
-    /// Rest of the path before each stream, so that buckets are full again: bucket / rate.
+    /// Sends nothing for this time before each stream, so that the buckets of policers and shapers
+    /// fill again. The time must be at least bucket / rate.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "500ms")]
     rest: Duration,
     /// Prints one JSON object.
     #[arg(long)]
     json: bool,
-    /// Writes a page with plots to this file.
+    /// Writes an HTML page with plots to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -86,44 +87,46 @@ impl FarEndArguments {
     }
 }
 
-/// Tests a service by ITU-T Y.1564: CIR in quarters, CIR + EIR, a quarter above; then performance.
+/// Tests a service by ITU-T Y.1564: first in steps (quarters of the CIR, then CIR + EIR, then a
+/// quarter above CIR + EIR), then at the CIR for a longer time.
 ///
-/// Each step shows information rate, frame loss ratio, round trip and delay variation, one
-/// direction at a time. The verdict depends only on the criteria given with --flr, --ftd, --fdv and
-/// --policing. Rates count Ethernet frames from address to check sum. The clocks of the hosts need
-/// not agree: no one-way delay is claimed.
+/// Each step shows information rate, frame loss ratio, round-trip time and delay variation, for one
+/// direction at a time. The verdict depends only on the criteria that --flr, --ftd, --fdv and
+/// --policing set. Rates count Ethernet frames from the first address to the check sum. The clocks
+/// of the two hosts may differ, because the test does not measure one-way delay.
 ///
-/// Exit codes: 0 all given criteria were met, 1 one was missed, 2 it could not be measured.
+/// The exit code is 0 if all given criteria were met, 1 if a criterion was missed, and 2 if the
+/// test could not measure.
 #[derive(Debug, Args)]
 pub(crate) struct ServiceTest {
     #[command(flatten)]
     way: FarEndArguments,
-    /// Committed information rate.
+    /// Sets the committed information rate (CIR).
     #[arg(long, value_name = "RATE")]
     cir: Bitrate,
-    /// Excess information rate, above CIR.
+    /// Sets the excess information rate (EIR), which comes in addition to the CIR.
     #[arg(long, value_name = "RATE", default_value = "0bit")]
     eir: Bitrate,
-    /// Sizes of Ethernet frames, check sum included.
+    /// Sets the sizes of the Ethernet frames, including the check sum.
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_values_t = [FRAME_FULL], value_parser = frame)]
     frame_sizes: Vec<u16>,
-    /// Duration of each step.
+    /// Sets the duration of each step.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
     step: Duration,
-    /// Duration of the performance test after a configuration test that passed; Y.1564 has 15min,
-    /// 2h, 24h [default: no performance test].
+    /// Sets the duration of the performance test, which follows if all steps passed; Y.1564 uses
+    /// 15min, 2h or 24h [default: no performance test].
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0", hide_default_value = true)]
     performance: Duration,
-    /// Greatest frame loss ratio up to CIR.
+    /// Requires at most this frame loss ratio at rates up to the CIR.
     #[arg(long, value_name = "SHARE")]
     flr: Option<Probability>,
-    /// Greatest frame transfer delay up to CIR, as a round trip.
+    /// Requires at most this frame transfer delay at rates up to the CIR, as a round-trip time.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     ftd: Option<Duration>,
-    /// Greatest frame delay variation up to CIR.
+    /// Requires at most this frame delay variation at rates up to the CIR.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     fdv: Option<Duration>,
-    /// Requires that no more than CIR + EIR gets through.
+    /// Requires that the service delivers no more than CIR + EIR.
     #[arg(long)]
     policing: bool,
 }
@@ -137,11 +140,12 @@ impl ServiceTest {
     fn test(&self) -> Result<i32> {
         ensure!(
             self.cir.bits_per_second() > 0,
-            "--cir 0bit is no committed rate"
+            "--cir 0bit is not a valid committed rate; use a rate above zero"
         );
         ensure!(
             self.step >= Duration::from_secs(1),
-            "--step {} s is too short: a rate behind a bucket is read when two seconds agree; use 5s or more",
+            "--step {} s is too short, because the tester compares the rates of two seconds after a bucket \
+             is empty; use 5s or more",
             self.step.as_secs_f64()
         );
         let plan = ServicePlan {
@@ -184,22 +188,23 @@ impl ServiceTest {
     }
 }
 
-/// Measures throughput, frame loss and bursts for each frame size, after RFC 2544.
+/// Measures throughput, frame loss and bursts for each frame size, following RFC 2544.
 ///
-/// The search ends with two bounds: a load that meets the search goal (loss ratio, duration, share
-/// of it that may exceed) and one that does not, as in MLRsearch. It then measures the frame loss
-/// above the throughput, and the number of frames that come through back to back (RFC 9004). RFC
-/// 2544 itself is for the laboratory (RFC 6815): on a circuit in use, --search-only disturbs least.
+/// The search ends with two bounds, as in MLRsearch: a load that meets the search goal, and a
+/// higher load that does not. The search goal is a loss ratio, a duration, and the part of this
+/// duration that may have more loss. The command then measures the frame loss at higher loads, and
+/// the number of frames that the path delivers back to back (RFC 9004). RFC 2544 tests are for a
+/// laboratory (RFC 6815); on a circuit in use, --search-only disturbs other traffic least.
 ///
-/// Exit codes: 0 it was measured, 2 it could not be.
+/// The exit code is 0 if the throughput was measured, and 2 if it could not be measured.
 #[derive(Debug, Args)]
 pub(crate) struct ThroughputTest {
     #[command(flatten)]
     way: FarEndArguments,
-    /// Sizes of Ethernet frames, check sum included.
+    /// Sets the sizes of the Ethernet frames, including the check sum.
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_values_t = FRAMES, value_parser = frame)]
     frame_sizes: Vec<u16>,
-    /// Greatest rate of a stream [default: the server's limit].
+    /// Limits the rate of a stream [default: the server's limit].
     #[arg(
         long,
         value_name = "RATE",
@@ -207,22 +212,22 @@ pub(crate) struct ThroughputTest {
         hide_default_value = true
     )]
     max_rate: Bitrate,
-    /// Greatest loss ratio of a good trial.
+    /// Sets the highest loss ratio of a good trial.
     #[arg(long, value_name = "SHARE", default_value = "0")]
     loss_ratio: Probability,
-    /// Duration of a trial; RFC 2544 has 60s.
+    /// Sets the duration of a trial; RFC 2544 uses 60s.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "2s")]
     trial: Duration,
-    /// Total duration of the trials of a load.
+    /// Sets the total duration of the trials of one load.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "6s")]
     duration_sum: Duration,
-    /// Greatest share of that time with bad trials; 0 is RFC 2544's.
+    /// Sets the part of --duration-sum that may consist of bad trials; RFC 2544 uses 0.
     #[arg(long, value_name = "SHARE", default_value = "50%")]
     exceed_ratio: Probability,
-    /// Greatest distance between the two bounds.
+    /// Sets the greatest distance between the two bounds.
     #[arg(long, value_name = "SHARE", default_value = "0.5%")]
     width: Probability,
-    /// Omits the tests that overload the path: frame loss and bursts.
+    /// Omits the tests of frame loss and bursts, which overload the path.
     #[arg(long)]
     search_only: bool,
 }
@@ -236,11 +241,11 @@ impl ThroughputTest {
     fn test(&self) -> Result<i32> {
         ensure!(
             self.trial >= Duration::from_millis(500) && self.duration_sum >= self.trial,
-            "--trial is 500ms or more, and --duration-sum no less than a trial"
+            "--trial must be at least 500ms, and --duration-sum must not be shorter than a trial"
         );
         ensure!(
             self.width.as_fraction() >= 0.0005,
-            "--width is 0.05% or more: a trial of seconds does not tell loads that are closer"
+            "--width must be at least 0.05%, because trials of some seconds cannot distinguish smaller differences"
         );
         let plan = ThroughputPlan {
             directions: self.way.direction.each(),
@@ -300,10 +305,10 @@ fn end(code: Result<i32>) -> ! {
 fn frame(text: &str) -> Result<u16, String> {
     let size: u16 = text
         .parse()
-        .map_err(|_| "a frame size is a number of bytes".to_owned())?;
+        .map_err(|_| "a frame size must be a number of bytes".to_owned())?;
     if size < FRAME_MIN {
         return Err(format!(
-            "frames of less than {FRAME_MIN} bytes do not hold a tagged packet"
+            "frames of less than {FRAME_MIN} bytes have no space for the tester's packet"
         ));
     }
     match size <= FRAME_MAX {

@@ -14,7 +14,7 @@ use crate::http_status;
 
 const DEFAULT_CONFIG: &str = "/etc/trunkline/node.toml";
 
-/// Runs a node, checks its configuration, queries a running node.
+/// Runs a node, checks its configuration, or queries a running node.
 #[derive(Debug, Args)]
 pub(crate) struct NodeArguments {
     #[command(subcommand)]
@@ -23,15 +23,15 @@ pub(crate) struct NodeArguments {
 
 #[derive(Debug, Subcommand)]
 enum NodeCommand {
-    /// Runs a node until it is stopped (SIGTERM; SIGHUP reloads the configuration).
+    /// Runs a node. SIGTERM stops the node, and SIGHUP makes it reload its configuration.
     Run(NodeRunArguments),
-    /// Checks a configuration and shows how a node would use it on this host now.
+    /// Checks a configuration file, and shows how a node on this host would use it.
     Check(CheckArguments),
     /// Shows the state of a running node.
     Status(StatusArguments),
     /// Lists the flows of a running node.
     Flows(NodeTarget),
-    /// Explains how a flow was handled, what was saved, and if nothing, why.
+    /// Explains what the node did with a flow and how many bytes it saved, or why it saved nothing.
     Why(WhyArguments),
     /// Makes a running node reload its configuration and its pins.
     Reload(ReloadArguments),
@@ -45,7 +45,7 @@ enum NodeCommand {
 
 #[derive(Debug, Args)]
 struct NodeRunArguments {
-    /// Configuration file of the node.
+    /// Reads this configuration file of the node.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
     /// Times at which a watchdog restarted this node, in seconds since 1970.
@@ -55,7 +55,7 @@ struct NodeRunArguments {
 
 #[derive(Debug, Args)]
 struct CheckArguments {
-    /// Configuration file.
+    /// Reads this configuration file.
     #[arg(value_name = "FILE", default_value = DEFAULT_CONFIG)]
     file: PathBuf,
 }
@@ -63,10 +63,10 @@ struct CheckArguments {
 /// Running node to query, and the form of its answer.
 #[derive(Debug, Args)]
 struct NodeTarget {
-    /// Configuration file of the node, which names its administration socket.
+    /// Reads this configuration file, which names the node's administration socket.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
-    /// Administration socket, instead of the configuration file.
+    /// Uses this administration socket, instead of the socket in the configuration file.
     #[arg(long, value_name = "PATH", conflicts_with = "config")]
     socket: Option<PathBuf>,
     /// Writes JSON instead of a table.
@@ -76,7 +76,7 @@ struct NodeTarget {
 
 #[derive(Debug, Args)]
 struct StatusArguments {
-    /// Shows what became of HTTP requests: hit ratios, bytes saved, the slowest origins.
+    /// Shows the results for HTTP requests: hit ratios, saved bytes, and the slowest origins.
     #[arg(long)]
     http: bool,
     #[command(flatten)]
@@ -85,12 +85,12 @@ struct StatusArguments {
 
 #[derive(Debug, Args)]
 struct ReloadArguments {
-    /// Accepts the configuration even if it removes peers that have flows, or appears truncated
-    /// before the peers.
+    /// Accepts the new configuration even if it removes peers that have flows, or looks truncated
+    /// before its [[peer]] sections.
     #[arg(long)]
     remove_peers: bool,
-    /// Accepts the configuration even if it lacks restrictions, so that more is intercepted, served
-    /// or stored.
+    /// Accepts the new configuration even if it removes restrictions, so that the node would
+    /// intercept, serve or store more.
     #[arg(long)]
     remove_restrictions: bool,
     #[command(flatten)]
@@ -99,11 +99,11 @@ struct ReloadArguments {
 
 #[derive(Debug, Args)]
 struct PurgeArguments {
-    /// Accelerator whose stored content is removed, such as `http`; without it the dictionary is
-    /// emptied.
+    /// Removes the stored content of this accelerator, such as `http`; without this argument, the
+    /// node empties its dictionary.
     #[arg(value_name = "ACCELERATOR")]
     accelerator: Option<String>,
-    /// Removes only content whose name begins with this prefix.
+    /// Removes only content whose name (for `http`: the URL) begins with this prefix.
     #[arg(value_name = "PREFIX", requires = "accelerator")]
     prefix: Option<String>,
     #[command(flatten)]
@@ -112,7 +112,7 @@ struct PurgeArguments {
 
 #[derive(Debug, Args)]
 struct WhyArguments {
-    /// Number of the flow, as `trunkline node flows` shows it.
+    /// Gives the number of the flow, as `trunkline node flows` shows it.
     flow: u64,
     #[command(flatten)]
     ask: NodeTarget,
@@ -199,7 +199,7 @@ impl CheckArguments {
             obstacles.push(error.to_string());
         }
         if obstacles.is_empty() && warnings.is_empty() {
-            say!("\nNothing stands in the way.");
+            say!("\nThe node can start: no problem was found.");
             return Ok(());
         }
         say!("");
@@ -212,7 +212,7 @@ impl CheckArguments {
         // A check before `run`, as ExecStartPre makes it, must not pass then.
         ensure!(
             obstacles.is_empty(),
-            "the node would not work: {}",
+            "the node cannot work with this configuration on this machine: {}",
             obstacles.join("; ")
         );
         Ok(())
@@ -274,17 +274,23 @@ impl ReloadArguments {
         })?;
         let removed = answer["removed_peers"].as_array().into_iter().flatten();
         for peer in removed.filter_map(serde_json::Value::as_str) {
-            remark!("Removed the peer {peer}: the configuration names it no more.");
+            remark!(
+                "Removed the peer {peer}, because the configuration has no section for it any more."
+            );
         }
         let removed = answer["removed_restrictions"].as_array();
         for restriction in removed.into_iter().flatten() {
             if let Some(restriction) = restriction.as_str() {
-                remark!("Removed {restriction}: the configuration does not have it any more.");
+                remark!(
+                    "Removed the restriction {restriction}, because the configuration does not contain \
+                         it any more."
+                );
             }
         }
         if answer["is_beginning"] == true {
             remark!(
-                "The configuration is the beginning of the one before. If it was cut off, put it right and reload again."
+                "The new configuration file contains only the beginning of the old one. If it was \
+                 truncated, correct it and reload again."
             );
         }
         Ok(())

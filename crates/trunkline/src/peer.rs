@@ -17,7 +17,7 @@ const DEFAULT_CONFIG: &str = "/etc/trunkline/node.toml";
 /// Greatest length of the input; a token has about 170 characters.
 const LONGEST_INPUT: u64 = 4096;
 
-/// Pairs two nodes with a one-time token, lists and removes paired nodes.
+/// Pairs two nodes with a one-time token, and lists or removes paired nodes.
 #[derive(Debug, Args)]
 pub(crate) struct PeerArguments {
     #[command(subcommand)]
@@ -26,43 +26,47 @@ pub(crate) struct PeerArguments {
 
 #[derive(Debug, Subcommand)]
 enum PeerCommand {
-    /// Prints a one-time token; the node that joins with it within 15 minutes becomes a peer.
+    /// Prints a one-time token. The node that joins with this token within 15 minutes becomes a
+    /// peer.
     Invite(InviteArguments),
-    /// Joins the node that printed the token; the token is read from standard input.
+    /// Pairs this node with the node that printed the token. The command reads the token from
+    /// standard input.
     Join(JoinArguments),
-    /// Lists the paired nodes.
+    /// Lists the nodes that are paired with this node.
     List(ListArguments),
-    /// Removes a paired node; a running node closes its session at once.
+    /// Removes a paired node. If this node runs, it closes the session with the removed node
+    /// immediately.
     Remove(RemoveArguments),
 }
 
 #[derive(Debug, Args)]
 struct InviteArguments {
-    /// Configuration file of this node.
+    /// Reads this configuration file of the node.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
-    /// Address at which the other node can reach this one; needed when [wan] listen names no
-    /// address.
+    /// Sets the address at which the other node can reach this node; needed if [wan] listen names
+    /// no address.
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
-    /// Name of the [[peer]] that will join; otherwise it is pinned under its own node name.
+    /// Sets the name of the [[peer]] section for the joining node [default: the name that the
+    /// joining node has in its own configuration].
     #[arg(long, value_name = "PEER")]
     name: Option<String>,
 }
 
 #[derive(Debug, Args)]
 struct JoinArguments {
-    /// Configuration file of this node.
+    /// Reads this configuration file of the node.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
-    /// Name of the [[peer]] that invites.
+    /// Sets the name of the [[peer]] section for the inviting node.
     #[arg(long, value_name = "PEER")]
     name: String,
 }
 
 #[derive(Debug, Args)]
 struct ListArguments {
-    /// Configuration file of this node.
+    /// Reads this configuration file of the node.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
     /// Writes JSON instead of a table.
@@ -72,9 +76,9 @@ struct ListArguments {
 
 #[derive(Debug, Args)]
 struct RemoveArguments {
-    /// Name of the peer.
+    /// Names the peer.
     name: String,
-    /// Configuration file of this node.
+    /// Reads this configuration file of the node.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
 }
@@ -95,20 +99,23 @@ impl InviteArguments {
         let config = NodeConfig::load(&self.config)?;
         let Some(listen) = config.wan.listen else {
             bail!(
-                "this node listens nowhere, so nobody can join it; invite on the other node, or write listen = \"0.0.0.0:4433\" under [wan]"
+                "no node can join this node, because it has no [wan] listen; run `trunkline peer invite` on \
+                 the other node, or write listen = \"0.0.0.0:4433\" under [wan]"
             );
         };
         let address = match self.address {
             Some(address) => address,
             None if listen.ip().is_unspecified() => bail!(
-                "this node listens on all its addresses ({listen}); say which one the other node can reach, with --address HOST:{}",
+                "this node listens on all its addresses ({listen}); name the address that the other node \
+                 can reach with --address HOST:{}",
                 listen.port()
             ),
             None => listen.to_string(),
         };
         ensure!(
             node::config::is_host_and_port(&address),
-            "`{address}` is not HOST:PORT; write \"198.51.100.7:4433\" or \"[2001:db8::7]:4433\""
+            "`{address}` is not an address with a port; write an address such as \"198.51.100.7:4433\" or \
+             \"[2001:db8::7]:4433\""
         );
         let identity = NodeIdentity::load_or_create(&config.state_directory)?;
         if let Some(name) = &self.name {
@@ -116,7 +123,7 @@ impl InviteArguments {
             let pins = PinDirectory::new(&config.state_directory).load()?;
             ensure!(
                 !pins.contains_key(name),
-                "`{name}` is paired already; run `trunkline peer remove {name}` first to pair it anew"
+                "`{name}` is paired already; to pair it again, run `trunkline peer remove {name}` first"
             );
         }
         let token = InvitationDirectory::new(&config.state_directory).invite(
@@ -128,16 +135,18 @@ impl InviteArguments {
         )?;
         say!("{token}");
         remark!(
-            "Good once, for 15 minutes. On the other node: trunkline peer join --name {} --config FILE",
+            "The token is valid once, for 15 minutes. Run this command on the other node: trunkline peer \
+             join --name {} --config FILE",
             config.name
         );
         match admin::ask(&config.admin_socket, AdminRequest::Status) {
             Ok(_) => {}
             Err(AskError::NotRunning { .. }) => {
-                remark!("This node is not running; start it before the other one joins.");
+                remark!("This node is not running; start it before the other node joins.");
             }
             Err(error) => remark!(
-                "Whether this node is running is not known ({error}); it must run before the other one joins."
+                "The command could not find out if this node is running ({error}); the node must run before \
+                 the other node joins."
             ),
         }
         Ok(())
@@ -158,7 +167,7 @@ impl JoinArguments {
         let pins = PinDirectory::new(&config.state_directory);
         let paired = pairing::join_blocking(&identity, &pins, &config.name, &self.name, &token)?;
         say!(
-            "Paired with {} ({}), which calls itself {}.",
+            "Paired with {} ({}); the name in its own configuration is {}.",
             paired.pin.name,
             paired.pin.node.short(),
             paired.calls_itself
@@ -191,7 +200,7 @@ impl ListArguments {
                 if configured {
                     "yes"
                 } else {
-                    "no: it has no [[peer]] section and gets no session"
+                    "no: the configuration has no [[peer]] section for it, so it gets no session"
                 }
             );
         }
@@ -217,7 +226,7 @@ impl RemoveArguments {
 fn warn_unless_configured(config: &NodeConfig, name: &str) {
     if !config.peers.iter().any(|peer| peer.name == name) {
         remark!(
-            "{} has no [[peer]] called `{name}`; it gets no session until you write one.",
+            "{} has no [[peer]] with the name `{name}`; the peer gets no session until you write this section.",
             config.file.display()
         );
     }
@@ -240,19 +249,23 @@ fn tell_running_node(socket: &Path, name: &str, expected: Option<NodeId>) {
         Ok((what_it_knows(&status, name, expected), refused))
     });
     match told {
-        Ok((None, None)) => remark!("The running node knows it now."),
+        Ok((None, None)) => remark!("The running node has applied this change."),
         Ok((None, Some(refused))) => {
             remark!(
-                "The running node knows it now. Its configuration is another matter: {refused}"
+                "The running node has applied this change, but there is a problem with its configuration: {refused}"
             );
         }
-        Ok((Some(_), Some(refused))) => remark!("The running node does not know it: {refused}"),
-        Ok((Some(why_not), None)) => remark!("The running node does not know it: {why_not}"),
+        Ok((Some(_), Some(refused))) => {
+            remark!("The running node has not applied this change: {refused}")
+        }
+        Ok((Some(why_not), None)) => {
+            remark!("The running node has not applied this change: {why_not}")
+        }
         Err(AskError::NotRunning { .. }) => {
-            remark!("No node runs here now; it will know when it is started.");
+            remark!("No node is running now; the change takes effect when the node is started.");
         }
         Err(error) => remark!(
-            "The running node could not be told ({error}); run `trunkline node reload` when that is put right."
+            "The running node could not be informed ({error}); correct this problem, and run `trunkline node reload`."
         ),
     }
 }
@@ -271,19 +284,20 @@ fn what_it_knows(status: &Value, name: &str, expected: Option<NodeId>) -> Option
     let damaged = damaged.iter().find(|pin| pin["peer"] == name);
     if let Some(error) = damaged.and_then(|pin| pin["error"].as_str()) {
         return Some(format!(
-            "it says \"{error}\"; run `trunkline node reload` when that is put right"
+            "the node reports \"{error}\"; correct this problem, and run `trunkline node reload`"
         ));
     }
     Some(match expected {
-        None => "it still has the peer; `trunkline node status` and its log say why".to_owned(),
+        None => "the node still has the peer; `trunkline node status` and the node's log show why".to_owned(),
         Some(_) if entries("unpaired_peers").iter().any(|peer| peer == name) => {
-            "it found no pin; is its state directory the one of this configuration?".to_owned()
+            "the node found no pin; check that the node uses the state directory of this configuration".to_owned()
         }
         Some(_) if known.is_some() => {
-            "it has another identity under this name; its log says why".to_owned()
+            "the node has another identity under this name; the node's log shows why".to_owned()
         }
         Some(_) => format!(
-            "its configuration has no [[peer]] called `{name}`; write one and run `trunkline node reload`"
+            "the node's configuration has no [[peer]] with the name `{name}`; write this section, and run \
+             `trunkline node reload`"
         ),
     })
 }

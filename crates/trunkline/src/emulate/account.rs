@@ -17,8 +17,11 @@ const ROWS: [CounterRow; 8] = [
     ("delivered, bytes", "delivered_bytes"),
     ("dropped by the queue, packets", "dropped_by_queue_packets"),
     ("dropped by the queue, bytes", "dropped_by_queue_bytes"),
-    ("lost by chance or list, packets", "dropped_by_loss_packets"),
-    ("lost by chance or list, bytes", "dropped_by_loss_bytes"),
+    (
+        "lost by the loss setting, packets",
+        "dropped_by_loss_packets",
+    ),
+    ("lost by the loss setting, bytes", "dropped_by_loss_bytes"),
 ];
 
 /// Shown where there were any.
@@ -40,8 +43,8 @@ const ROWS_IF_ANY: [CounterRow; 10] = [
 
 /// Always shown, behind the others.
 const LAST_ROWS: [CounterRow; 6] = [
-    ("still held, packets", "held_packets"),
-    ("still held, bytes", "held_bytes"),
+    ("still in the link, packets", "held_packets"),
+    ("still in the link, bytes", "held_bytes"),
     ("over 1 ms late, packets", "late_packets"),
     ("lateness, median, us", "lateness_p50_us"),
     ("lateness, 99 of 100, us", "lateness_p99_us"),

@@ -23,9 +23,9 @@ use super::run::{RunningLink, SettingsAnnouncement, WatchArguments, warn};
 
 /// Options of the command that runs behind the link.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "A link around one command")]
+#[command(next_help_heading = "Running one command behind the link")]
 pub(super) struct CommandArguments {
-    /// Connection of the command to the host's network [default: auto].
+    /// Selects how the command reaches the host's network [default: auto].
     #[arg(long, value_enum, requires = "command")]
     gateway: Option<GatewayOption>,
     /// Prints the link's counters on standard error after the command has ended; --json prints them
@@ -35,20 +35,22 @@ pub(super) struct CommandArguments {
     /// Writes the link's counters to this file instead of standard error.
     #[arg(long, value_name = "FILE", requires = "command")]
     report_to: Option<PathBuf>,
-    /// Runs this command behind the link, as the same user, in the same directory and terminal.
+    /// Runs this command behind the link, as the same user, in the same directory and in the same
+    /// terminal.
     ///
-    /// Forward (A to B) is the direction that the command sends in, back is the direction that it
-    /// receives from. The command runs in a network namespace of its own, whose default route leads
-    /// through the link to the network of this host. The gateway's address (198.19.0.1 unless that
-    /// is taken: `ip route`) reaches the host's own services over IPv4, including those that listen
-    /// only on its loopback address. Packets have at most 1500 bytes. With root privileges, NAT in
-    /// this host's network connects the link; without root a gateway program must be installed
-    /// (pasta, of the package passt, or slirp4netns).
+    /// The command sends in the direction `forward` (A to B), and receives in the direction `back`.
+    /// The command runs in its own network namespace, whose default route leads through the link to
+    /// the network of this host. Over IPv4, the command reaches the host's own services at the
+    /// gateway's address (198.19.0.1, or another address if this address is in use; `ip route`
+    /// shows it), even services that listen only on the host's loopback address. Packets have at
+    /// most 1500 bytes. With root privileges, NAT in this host's network connects the link. Without
+    /// root, a gateway program must be installed: pasta (package passt) or slirp4netns.
     ///
-    /// The exit code is the command's (128 plus the signal's number if a signal ended it); 2 if a
-    /// flag or a setting was refused, 125 if the link failed, 126 if the command could not be
-    /// started, 127 if it was not found. The signals INT, TERM, HUP, QUIT, USR1 and USR2 are passed
-    /// on to it. Processes that it started end with it.
+    /// The exit code is the exit code of the command, or 128 plus the number of the signal that
+    /// ended the command. It is 2 if an option or a setting is invalid, 125 if the link failed, 126
+    /// if the command could not be started, and 127 if the command was not found. Trunkline
+    /// forwards the signals INT, TERM, HUP, QUIT, USR1 and USR2 to the command. Processes that the
+    /// command started end when the command ends.
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = NOT_WITH_COMMAND)]
     command: Vec<OsString>,
 }
@@ -66,12 +68,12 @@ const NOT_WITH_COMMAND: [&str; 6] = [
 /// Connection to the host's network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum GatewayOption {
-    /// NAT if run as root, otherwise a gateway program.
+    /// Uses NAT if Trunkline runs as root, otherwise a gateway program.
     Auto,
-    /// NAT by this host's kernel: adds rules in a table of its own and enables forwarding; both are
-    /// undone at the end.
+    /// Uses NAT of this host's kernel: adds a table of rules and switches forwarding on, and undoes
+    /// both at the end.
     Nat,
-    /// A gateway program, pasta or slirp4netns, which changes nothing in this host's network.
+    /// Uses a gateway program (pasta or slirp4netns), which changes nothing in this host's network.
     User,
 }
 
@@ -148,7 +150,7 @@ impl CommandArguments {
         let (report, log) = running.stop()?;
         // The command's exit code says what the command did, whoever reads the account of its link.
         if let Err(error) = account.write(&report, json) {
-            remark!("trunkline: warning: the link's account is not written: {error:#}");
+            remark!("trunkline: warning: the link's counters could not be written: {error:#}");
         }
         warn(&report, &log);
         Ok(code)
@@ -166,7 +168,7 @@ impl CommandArguments {
                 }
             }
             CommandOutcome::WithoutLink => {
-                remark!("trunkline: {name} was ended because its link failed");
+                remark!("trunkline: {name} was ended, because its link failed");
                 FAILED
             }
         }

@@ -26,38 +26,39 @@ use crate::progress::progress;
 /// Arguments of `trunkline emulate calibrate`.
 #[derive(Debug, Args)]
 pub(super) struct CalibrateArguments {
-    /// Attachment of the emulator to the measuring ends: tun, packet (a bridge by AF_PACKET) or
-    /// xdp.
+    /// Selects how the emulator is attached to the two measuring hosts: by tun, packet (a bridge by
+    /// AF_PACKET) or xdp.
     #[arg(long, default_value = "tun")]
     device: DeviceKind,
     /// Measures with IPv6 packets instead of IPv4.
     #[arg(long)]
     ipv6: bool,
-    /// Measures fewer cells, and shorter ones, in about a minute instead of half an hour.
+    /// Measures fewer and shorter cells, in about a minute instead of half an hour.
     #[arg(long)]
     quick: bool,
-    /// Measures only these: rate, delay, jitter, loss, burst, queue, seeds.
+    /// Measures only these quantities: rate, delay, jitter, loss, burst, queue, seeds.
     #[arg(long, value_name = "QUANTITY,...", value_delimiter = ',')]
     only: Vec<MeasuredQuantity>,
-    /// Seed of all random numbers [default: a new one, which is printed].
+    /// Sets the seed of all random numbers [default: a new seed, which is printed].
     #[arg(long)]
     seed: Option<u64>,
-    /// Number of seeds whose losses are counted, each in a short run [default: 200; with --quick
-    /// none].
+    /// Sets the number of seeds whose losses are counted, each in a short run [default: 200; with
+    /// --quick 0].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(20..=10_000))]
     seeds: Option<u32>,
-    /// Measures also rates that this host was not seen to carry, instead of refusing them. The
-    /// certificate is then marked as forced.
+    /// Also measures rates for which no measurement shows that this host can carry them; without
+    /// this option they are refused. The certificate is then marked as forced.
     #[arg(long)]
     force: bool,
-    /// File for the certificate [default: emulator-certificate.json in trunkline's state directory;
-    /// with --only or --ipv6 none is written by default].
+    /// Writes the certificate to this file [default: emulator-certificate.json in Trunkline's state
+    /// directory; with --only or --ipv6, no certificate is written by default].
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Directory for the raw samples [default: the certificate's name with .raw].
+    /// Writes the raw samples into this directory [default: the name of the certificate with .raw
+    /// appended].
     #[arg(long, value_name = "DIR", conflicts_with = "no_raw")]
     raw: Option<PathBuf>,
-    /// Keeps no raw samples.
+    /// Writes no raw samples.
     #[arg(long)]
     no_raw: bool,
     /// Prints the certificate as JSON.
@@ -110,7 +111,7 @@ impl CalibrateArguments {
         };
         let expected = calibrate::expected_s(&options);
         remark!(
-            "seed {}; this takes about {}; leave the machine otherwise idle",
+            "seed {}; the measurement takes about {}; run nothing else on this machine",
             options.seed,
             in_words(expected)
         );
@@ -154,7 +155,7 @@ pub(crate) fn state_directory() -> Result<PathBuf> {
     named("XDG_STATE_HOME")
         .or_else(|| Some(named("HOME")?.join(".local/state")))
         .map(|base| base.join("trunkline"))
-        .context("neither XDG_STATE_HOME nor HOME names a directory; say where with --output")
+        .context("neither XDG_STATE_HOME nor HOME names a directory; name a file with --output")
 }
 
 /// The certificate of this machine, in one sentence, if there is one.

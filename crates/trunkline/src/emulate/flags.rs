@@ -26,7 +26,8 @@ const PRESET: &str = "preset";
 const SEED: &str = "seed";
 
 /// Heading of the flags in the help.
-const HEADING: &str = "Settings of the link, each also with -back for B to A alone";
+const HEADING: &str =
+    "Settings of the link (the same option with -back applies only to the direction B to A)";
 
 impl SettingFlags {
     /// Settings of the file, overridden by the flags. File names become absolute.
@@ -45,7 +46,7 @@ impl SettingFlags {
                 .map_err(InvalidRequest::because)?;
         }
         settings.overlay(named);
-        let here = env::current_dir().context("cannot tell the current directory")?;
+        let here = env::current_dir().context("cannot find out the current directory")?;
         settings.anchor(&here);
         Ok(settings)
     }
@@ -57,16 +58,20 @@ impl Args for SettingFlags {
             Arg::new(PRESET)
                 .long(PRESET)
                 .value_name("NAME")
-                .help("A link that has a name, as \"lte\"; flags override it, and for a running link it replaces all that was set (see `trunkline emulate presets`)"),
+                .help("Uses the settings of this preset, such as \"lte\"; other options override single \
+                       settings. On a running link, a preset replaces all earlier settings (see `trunkline \
+                       emulate presets`)"),
             Arg::new(CONFIG)
                 .long(CONFIG)
                 .value_name("FILE")
                 .value_parser(clap::value_parser!(PathBuf))
-                .help("A TOML file with settings under [forward] and [back]; flags override it"),
+                .help("Reads settings from this TOML file, under [forward] and [back]; other options \
+                       override single settings"),
             Arg::new(SEED)
                 .long(SEED)
                 .value_name("NUMBER")
-                .help("Seed of all chance; the same seed loses the same packets [default: 1]"),
+                .help("Sets the seed of all random decisions; with the same seed, the same packets are lost \
+                       [default: 1]"),
         ];
         let all = first.into_iter().chain(SettingName::all().map(argument));
         command.args(all.map(|argument| argument.help_heading(HEADING)))
@@ -91,7 +96,7 @@ fn argument(name: SettingName) -> Arg {
         SettingDirection::Forward => argument.help(name.key.help()),
         SettingDirection::Back => argument
             .help(format!(
-                "The same from B to A [default: the preset's, or as --{}]",
+                "Sets the same for the direction B to A [default: the value of the preset, or the value of --{}]",
                 name.key.name()
             ))
             .hide_short_help(true),

@@ -23,25 +23,27 @@ pub(crate) struct EmulateArguments {
 
 #[derive(Debug, Subcommand)]
 enum EmulateAction {
-    /// Relays packets between two devices as a WAN link would, until it is stopped.
+    /// Relays packets between two devices like a WAN link, until you stop it.
     ///
-    /// Route traffic into one device and it comes out of the other, after the configured queue,
-    /// rate, loss and delay. The two new TUN devices are up and have no address; give them
-    /// addresses, or put them into namespaces of their own. With --bridge the link joins two
-    /// existing interfaces.
+    /// A packet that is routed into one device leaves the other device, after the configured queue,
+    /// rate, loss and delay. The two new TUN devices are up and have no address. Give each device
+    /// an address, or move each device into its own network namespace. With --bridge, the link
+    /// joins two existing interfaces instead.
     Run(Box<run::EmulateRunArguments>),
-    /// Shows a running link: its settings, its counters, and whether this host keeps up.
+    /// Shows a running link: its settings, its counters, and whether this host is fast enough for
+    /// it.
     Status(status::StatusArguments),
-    /// Changes settings of a running link, without losing a packet.
+    /// Changes settings of a running link; no packet is lost.
     ///
-    /// Only the named settings change. A --preset replaces the whole link: every earlier setting
-    /// that is not named beside it takes the preset's value, or is unset.
+    /// Only the named settings change. The option --preset replaces all settings of the link: each
+    /// setting that the command line does not name takes the preset's value, or becomes unset.
     Set(Box<set::SetArguments>),
-    /// Lists the link presets, with their numbers and the sources of these.
+    /// Lists the link presets with their numbers and the sources of these numbers.
     Presets(presets::PresetsArguments),
-    /// Replays a packet log in virtual time and compares every packet's fate.
+    /// Replays a packet log in virtual time, and compares the fate of every packet with the log.
     Replay(replay::ReplayArguments),
-    /// Measures the emulator on this machine from outside, and writes its certificate.
+    /// Measures from outside how exactly the emulator works on this machine, and writes a
+    /// certificate with the results.
     Calibrate(calibrate::CalibrateArguments),
 }
 

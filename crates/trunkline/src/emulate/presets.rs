@@ -17,7 +17,7 @@ use crate::output::StandardOutput;
 pub(super) struct PresetsArguments {
     /// Shows only this preset, with the source of each of its numbers.
     name: Option<String>,
-    /// Prints JSON.
+    /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -79,7 +79,8 @@ fn print_all(out: &mut impl Write) -> Result<()> {
     }
     writeln!(
         out,
-        "\nup is forward (A to B), down is back. `trunkline emulate presets NAME` says\nwhere each number comes from; `trunkline emulate run --preset NAME` sets it."
+        "\nup is forward (A to B), down is back. `trunkline emulate presets NAME` shows\nthe source of each \
+         number; `trunkline emulate run --preset NAME` uses a preset."
     )?;
     Ok(())
 }
@@ -100,7 +101,7 @@ fn print_one(out: &mut impl Write, preset: &LinkPreset) -> Result<()> {
             }
         }
     }
-    writeln!(out, "where the numbers come from:")?;
+    writeln!(out, "sources of the numbers:")?;
     for source in preset.sources {
         let mut text = String::new();
         write_hanging(

@@ -15,9 +15,9 @@ use crate::output::StandardOutput;
 /// Arguments of `trunkline emulate replay`.
 #[derive(Debug, Args)]
 pub(super) struct ReplayArguments {
-    /// The log that `trunkline emulate run --log` wrote.
+    /// Names the packet log, which `trunkline emulate run --log` wrote.
     log: PathBuf,
-    /// Prints JSON.
+    /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -34,11 +34,11 @@ impl ReplayArguments {
         }
         out.flush()?;
         if !report.agrees() {
-            bail!("the replay does not have every fate of the log");
+            bail!("the fates in the replay differ from those in the log");
         }
         if !report.is_whole() {
             bail!(
-                "what could be compared is the same, but not all could: {}",
+                "all compared packets have the same fate, but some packets could not be compared: {}",
                 report.missing.join("; ")
             );
         }

@@ -38,7 +38,7 @@ pub(super) struct EmulateRunArguments {
     settings: SettingFlags,
     #[command(flatten)]
     force: ForceArguments,
-    /// Prints the counters as one JSON object.
+    /// Prints the counters of the link as one JSON object.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -48,8 +48,9 @@ pub(super) struct EmulateRunArguments {
 /// Option that sets a rate although this host was not seen to carry it.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct ForceArguments {
-    /// Sets a rate that this host was not seen to carry, instead of refusing it. The link is then
-    /// marked as forced in every table, JSON, metric, log and certificate.
+    /// Sets a rate even if no measurement shows that this host can carry it; without this option
+    /// such a rate is refused. The link is then marked as forced in every table, JSON object,
+    /// metric, log and certificate.
     #[arg(long)]
     force: bool,
 }
@@ -68,27 +69,29 @@ impl ForceArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Devices")]
 struct LinkEndArguments {
-    /// Name of the new TUN device at end A.
+    /// Sets the name of the new TUN device at end A.
     #[arg(long, value_name = "NAME", default_value = "wan-a")]
     device_a: String,
-    /// Name of the new TUN device at end B.
+    /// Sets the name of the new TUN device at end B.
     #[arg(long, value_name = "NAME", default_value = "wan-b")]
     device_b: String,
-    /// Network namespace for end A, by name or path [default: this one].
+    /// Puts end A into this network namespace, given by name or path [default: the current
+    /// namespace].
     #[arg(long, value_name = "NAMESPACE")]
     namespace_a: Option<String>,
-    /// Network namespace for end B, by name or path [default: this one].
+    /// Puts end B into this network namespace, given by name or path [default: the current
+    /// namespace].
     #[arg(long, value_name = "NAMESPACE")]
     namespace_b: Option<String>,
-    /// Joins two existing interfaces, end A and end B, as a transparent bridge, instead of making
+    /// Joins two existing interfaces (end A, end B) as a transparent bridge, instead of creating
     /// two devices.
     #[arg(long, value_name = "A,B", conflicts_with_all = ["device_a", "device_b"])]
     bridge: Option<String>,
-    /// Packet interface of a bridge [default: packet].
+    /// Selects the packet interface of a bridge [default: packet].
     #[arg(long, value_enum, requires = "bridge")]
     io: Option<BridgeIoOption>,
-    /// Exchanges single packets with a TUN device instead of segmentation-offloaded runs. This is
-    /// slower, but captures at the devices show single packets.
+    /// Switches segmentation offload off at the TUN devices. The link is then slower, but captures
+    /// at the devices show single packets.
     #[arg(long, conflicts_with = "bridge")]
     no_offloads: bool,
 }
@@ -96,28 +99,30 @@ struct LinkEndArguments {
 /// Packet interface of a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum BridgeIoOption {
-    /// AF_PACKET.
+    /// Uses AF_PACKET.
     Packet,
-    /// AF_XDP.
+    /// Uses AF_XDP.
     Xdp,
 }
 
 /// Options for logs, metrics and control of the link.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Watching and changing it")]
+#[command(next_help_heading = "Observing and changing the link")]
 pub(super) struct WatchArguments {
-    /// Writes a row with its fate for each packet (docs/formats/packet-log.md), for `trunkline
-    /// emulate replay`.
+    /// Writes a log with one row for each packet and its fate (docs/formats/packet-log.md);
+    /// `trunkline emulate replay` reads this log.
     #[arg(long, value_name = "FILE.csv")]
     log: Option<PathBuf>,
-    /// Writes a capture of each packet at both ends, with its fate as a comment.
+    /// Writes a capture that contains each packet at both ends, with the packet's fate as a
+    /// comment.
     #[arg(long, value_name = "FILE.pcapng")]
     pcapng: Option<PathBuf>,
-    /// Socket for `status` and `set`, in an existing directory [default: emulate-DEVICE_A.sock in
-    /// /run/trunkline or in $XDG_RUNTIME_DIR/trunkline].
+    /// Creates the socket for `status` and `set` at this path; the directory must exist [default:
+    /// emulate-DEVICE_A.sock in /run/trunkline or in $XDG_RUNTIME_DIR/trunkline].
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// Serves Prometheus metrics at this address; a port alone means the loopback address.
+    /// Serves Prometheus metrics at this address; a port without an address means the loopback
+    /// address.
     #[arg(long, value_name = "ADDRESS", value_parser = metrics_address)]
     metrics: Option<SocketAddr>,
 }
@@ -129,17 +134,18 @@ impl EmulateRunArguments {
         // Nothing else ends in it: what follows another `--` is a command.
         if env::args_os().next_back().is_some_and(|last| last == "--") {
             return Err(InvalidRequest::because(anyhow!(
-                "there is no command behind --: name one, as in `trunkline emulate run --delay 50ms -- curl …`, or leave -- out for a link between two devices"
+                "no command follows --; write a command, as in `trunkline emulate run --delay 50ms -- curl \
+                 …`, or remove -- for a link between two devices"
             )));
         }
         if self.around.has_options() {
             return Err(InvalidRequest::because(anyhow!(
-                "--gateway, --report and --report-to are for a link around one command: add -- COMMAND"
+                "--gateway, --report and --report-to need a command that runs behind the link; add -- COMMAND"
             )));
         }
         if self.ends.io.is_some() && self.ends.bridge.is_none() {
             return Err(InvalidRequest::because(anyhow!(
-                "--io is for a bridge: add --bridge A,B"
+                "--io needs a bridge; add --bridge A,B"
             )));
         }
         Ok(())
@@ -245,7 +251,7 @@ impl RunningLink {
         // Whoever measures over the link must know it, whoever else writes on standard error.
         if let Some(forced) = link.forced() {
             remark!(
-                "trunkline: warning: {forced}; figures measured over this link may be the host's"
+                "trunkline: warning: {forced}; results over this link may show the limits of this host"
             );
         }
         if announce == SettingsAnnouncement::Yes {
@@ -259,10 +265,14 @@ impl RunningLink {
                 let control = ControlSocket::listen_in(&control_directories(), &ends[0], &link);
                 let name = control.as_ref().and_then(ControlSocket::name);
                 match name {
-                    None => tracing::debug!("no place for a control socket; --control names one"),
+                    None => tracing::debug!(
+                        "no directory for the control socket was found; name a socket \
+                                             with --control"
+                    ),
                     Some(name) if name != ends[0] && announce == SettingsAnnouncement::Yes => {
                         remark!(
-                            "another link is called {}; this one answers to {name}, as in `trunkline emulate status --name {name}`",
+                            "another link already has the name {}; this link has the name {name}, as in \
+                             `trunkline emulate status --name {name}`",
                             ends[0]
                         )
                     }
@@ -305,7 +315,7 @@ impl LinkEndArguments {
         let Some(bridge) = self.bridge else {
             if self.device_a == self.device_b && a == b {
                 return Err(InvalidRequest::because(anyhow!(
-                    "both ends are called {}; give one another name with --device-a or --device-b",
+                    "both ends have the name {}; change one name with --device-a or --device-b",
                     self.device_a
                 )));
             }
@@ -320,7 +330,7 @@ impl LinkEndArguments {
         };
         let Some((first, second)) = bridge.split_once(',') else {
             return Err(InvalidRequest::because(anyhow!(
-                "--bridge joins two interfaces: --bridge eth1,eth2"
+                "--bridge needs two interfaces, as in --bridge eth1,eth2"
             )));
         };
         if first == second && a == b {
@@ -358,8 +368,12 @@ fn metrics_address(text: &str) -> Result<SocketAddr> {
     if let Ok(port) = text.parse::<u16>() {
         return Ok((Ipv4Addr::LOCALHOST, port).into());
     }
-    text.parse()
-        .map_err(|_| anyhow!("`{text}` is no address; write a port, as 9101, or 127.0.0.1:9101"))
+    text.parse().map_err(|_| {
+        anyhow!(
+            "`{text}` is not an address; write a port such as 9101, or an address with a \
+                              port such as 127.0.0.1:9101"
+        )
+    })
 }
 
 fn describe(
@@ -383,13 +397,15 @@ pub(super) fn warn(report: &LinkReport, logs: &LogReports) {
     let offered = report.forward.offered_packets + report.back.offered_packets;
     if lost > 0 {
         remark!(
-            "warning: this host lost {lost} packets beside {offered} that met the emulation; it was too slow or a device was down, and figures measured over this run are not the link's"
+            "warning: this host lost {lost} packets outside the emulation, which processed {offered} \
+             packets; the host was too slow, or a device was down, so results of this run do not show the \
+             link"
         );
     }
     for (way, account) in [("forward", &report.forward), ("back", &report.back)] {
         if let Some(reason) = &account.not_held {
             remark!(
-                "warning: {way}, the link was not what it was set to in {} s of its run; last: {reason}",
+                "warning: {way}, the link did not follow its settings in {} s of its run; last reason: {reason}",
                 account.not_held_seconds
             );
         }
@@ -400,7 +416,7 @@ pub(super) fn warn(report: &LinkReport, logs: &LogReports) {
         }
         if log.lost_records > 0 {
             remark!(
-                "warning: the {name} lacks {} records beside {}",
+                "warning: the {name} lacks {} records and has {}",
                 log.lost_records,
                 log.records
             );

@@ -29,7 +29,7 @@ impl SetArguments {
         let settings = self.settings.settings()?;
         if settings.is_empty() {
             return Err(InvalidRequest::because(anyhow!(
-                "name what should be otherwise, as in `trunkline emulate set --rate 5Mbit`"
+                "name a setting to change, as in `trunkline emulate set --rate 5Mbit`"
             )));
         }
         let socket = self.which.socket()?;

@@ -19,11 +19,12 @@ use crate::output::StandardOutput;
 /// Selection of the link.
 #[derive(Debug, Args)]
 pub(super) struct LinkSelection {
-    /// The link with this name: its device A, or for a second link with the same device name, that
-    /// name and its process number [default: the only running link].
+    /// Selects the link with this name. The name of a link is the name of its device A; for a
+    /// second link with the same device name, the process number is added [default: the only
+    /// running link].
     #[arg(long, value_name = "NAME", conflicts_with = "control")]
     name: Option<String>,
-    /// The link that listens at this socket.
+    /// Selects the link that listens at this socket.
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
 }
@@ -33,13 +34,13 @@ pub(super) struct LinkSelection {
 pub(super) struct StatusArguments {
     #[command(flatten)]
     which: LinkSelection,
-    /// Prints JSON.
+    /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
     /// Prints Prometheus metrics.
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
-    /// Prints the status again every second, until the link ends.
+    /// Prints the status every second, until the link ends.
     #[arg(long)]
     watch: bool,
 }
@@ -55,7 +56,9 @@ impl LinkSelection {
         }
         let FoundLinks { running, killed } = control::look_for_links(&control_directories());
         for name in &killed {
-            remark!("the link {name} was killed; nobody listens at its control socket any more");
+            remark!(
+                "the process of the link {name} was killed; no process listens at its control socket any more"
+            );
         }
         let names = || {
             let names: Vec<&str> = running.iter().map(|(name, _)| name.as_str()).collect();
@@ -66,7 +69,7 @@ impl LinkSelection {
                 Some((_, path)) => Ok(path.clone()),
                 None if running.is_empty() => bail!(NONE_RUNS),
                 None => bail!(
-                    "no link of the name {name} runs here; there are {}",
+                    "no running link has the name {name}; the running links are {}",
                     names()
                 ),
             };
@@ -75,14 +78,15 @@ impl LinkSelection {
             [] => bail!(NONE_RUNS),
             [(_, path)] => Ok(path.clone()),
             _ => bail!(
-                "several links run here; choose one with --name: {}",
+                "several links are running; select one with --name: {}",
                 names()
             ),
         }
     }
 }
 
-const NONE_RUNS: &str = "no link runs here, or none that this user may ask; `trunkline emulate run` starts one, and --control names the socket of one that listens elsewhere";
+const NONE_RUNS: &str = "no link is running, or this user may not use its socket; start a link with \
+                         `trunkline emulate run`, or name the socket of a link with --control";
 
 impl StatusArguments {
     pub(super) fn run(self) -> Result<()> {
@@ -135,7 +139,10 @@ pub(super) fn print_status(out: &mut impl Write, status: &Value) -> Result<()> {
     if let Some(name) = socket.and_then(control::name_at)
         && name != a
     {
-        writeln!(out, "name: {name}, because another link was called {a}")?;
+        writeln!(
+            out,
+            "name: {name}, because another link already had the name {a}"
+        )?;
     }
     for (way, label) in [("forward", "forward"), ("back", "back   ")] {
         let in_force = &status["in_force"][way];
@@ -150,10 +157,10 @@ pub(super) fn print_status(out: &mut impl Write, status: &Value) -> Result<()> {
         out.write_all(lines.as_bytes())?;
     }
     match status["not_held"].as_str() {
-        None => writeln!(out, "held: yes, the link is what it is set to")?,
+        None => writeln!(out, "held: yes, the link follows its settings")?,
         Some(reason) => writeln!(
             out,
-            "held: NO, the link was not what it is set to: {reason}"
+            "held: NO, the link did not follow its settings: {reason}"
         )?,
     }
     for (label, key) in [("log", "log"), ("pcapng", "capture")] {

@@ -149,45 +149,60 @@ impl SettingKey {
     pub fn help(self) -> &'static str {
         match self {
             SettingKey::Rate => {
-                "Rate of the line, counted on IP packets, as \"10Mbit\" [default: no limit]"
+                "Sets the rate of the line, counted in bits of IP packets, such as \"10Mbit\" [default: no limit]"
             }
             SettingKey::Overhead => {
-                "Bytes added to each packet's IP length, for rate and queue: 14 to count as Ethernet does [default: 0]"
+                "Adds this number of bytes to the IP length of each packet when rate and queue count it; \
+                 use 14 to count Ethernet headers [default: 0]"
             }
-            SettingKey::Delay => "One-way delay, as \"15ms\" [default: 0]",
+            SettingKey::Delay => "Sets the one-way delay, such as \"15ms\" [default: 0]",
             SettingKey::Jitter => {
-                "How the delay varies: \"5ms\" (uniform, 5 ms to both sides) or \"5ms,normal\", exponential, pareto[,shape=3], lognormal[,sigma=1]; \",reorder\" lets packets overtake"
+                "Varies the delay: \"5ms\" varies it uniformly by up to 5 ms more or less; other \
+                 distributions are \"5ms,normal\", exponential, pareto[,shape=3] and lognormal[,sigma=1]. \
+                 With \",reorder\" packets may overtake each other"
             }
             SettingKey::Loss => {
-                "Loss behind the line: \"1%\", \"1%,burst=5\" (runs of 5 on average), \"ge:to_bad=1%,to_good=20%[,loss_good=0%][,loss_bad=100%]\", \"list:3,7,10-12[/PERIOD]\" or \"list:@FILE\""
+                "Drops packets after the line: \"1%\", \"1%,burst=5\" (5 packets in a row on average), \
+                 \"ge:to_bad=1%,to_good=20%[,loss_good=0%][,loss_bad=100%]\", \"list:3,7,10-12[/PERIOD]\" \
+                 or \"list:@FILE\""
             }
-            SettingKey::Duplicate => "Share of packets that arrive twice, as \"0.1%\"",
+            SettingKey::Duplicate => "Duplicates this share of the packets, such as \"0.1%\"",
             SettingKey::Corrupt => {
-                "Share of packets that arrive with one bit flipped, as \"0.01%\""
+                "Changes one bit in this share of the packets, such as \"0.01%\""
             }
             SettingKey::Reorder => {
-                "Share of packets that come late, and by how much, as \"1%,5ms\""
+                "Delays this share of the packets by an additional time, so that other packets overtake \
+                 them, such as \"1%,5ms\""
             }
             SettingKey::Queue => {
-                "Limit of the queue: \"125kB\", \"100packets\", \"50ms\", or several with commas [default: rate times round trip, at least 15 kB]"
+                "Limits the queue: \"125kB\", \"100packets\", \"50ms\", or several limits with commas \
+                 [default: rate times round-trip time, at least 15 kB]"
             }
             SettingKey::Aqm => {
-                "Who is dropped: drop-tail, drop-head, \"codel[:target=5ms,interval=100ms,ecn]\", \"pie[:target=15ms,update=15ms,burst=150ms,ecn]\", \"red:min=30kB,max=90kB,p=10%[,weight=0.002,gentle,ecn]\" [default: drop-tail]"
+                "Selects which packets the queue drops: drop-tail, drop-head, \
+                 \"codel[:target=5ms,interval=100ms,ecn]\", \
+                 \"pie[:target=15ms,update=15ms,burst=150ms,ecn]\", \
+                 \"red:min=30kB,max=90kB,p=10%[,weight=0.002,gentle,ecn]\" [default: drop-tail]"
             }
             SettingKey::Shaper => {
-                "A token bucket instead of a rate: \"rate=10Mbit,burst=32kB[,peak=20Mbit]\""
+                "Shapes the line with a token bucket instead of a constant rate: \
+                 \"rate=10Mbit,burst=32kB[,peak=20Mbit]\""
             }
             SettingKey::Police => {
-                "Drops, before the queue, what is faster: \"rate=10Mbit,burst=32kB[,peak=20Mbit]\""
+                "Polices the packets before the queue, and drops packets above the rate: \
+                 \"rate=10Mbit,burst=32kB[,peak=20Mbit]\""
             }
             SettingKey::Trace => {
-                "A recorded line instead of a rate: mahimahi's format, or CSV with time and rate (and delay, loss)"
+                "Replays a recorded line from this file instead of a constant rate: mahimahi's format, or \
+                 CSV with time and rate (and delay, loss)"
             }
             SettingKey::Schedule => {
-                "Changes over time, CSV with time and any of rate, delay and loss"
+                "Changes settings over time by this CSV file, which has the column time and any of rate, \
+                 delay and loss"
             }
             SettingKey::Outage => {
-                "When nothing passes: \"at=10s,for=5s[,every=60s][,hold]\"; lost, or with hold kept in the queue; several parted by \";\""
+                "Stops the link for a time: \"at=10s,for=5s[,every=60s][,hold]\". Packets are lost, or with \
+                 `hold` stay in the queue. Separate several outages by \";\""
             }
         }
     }
