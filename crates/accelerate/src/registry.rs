@@ -67,9 +67,9 @@ impl AcceleratorReason {
         let accelerator = self.accelerator.name;
         let code = self.code.to_byte();
         ReasonExplanation::new(format!(
-            "{source} gave a reason that this release does not know (code {code} of the accelerator {accelerator})"
+            "{source} reported a reason that this release does not know (code {code} of the accelerator {accelerator})"
         ))
-        .with_remedy("bring both nodes to the later of their releases, which knows the reason")
+        .with_remedy("upgrade this node to the peer's release, which knows the reason")
     }
 }
 

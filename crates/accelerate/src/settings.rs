@@ -68,7 +68,7 @@ pub trait AcceleratorSettings: Any + fmt::Debug + Send + Sync {
         contents: &[Zeroizing<Vec<u8>>],
     ) -> Result<Arc<dyn AcceleratorSettings>, String> {
         let _ = contents;
-        Err("these settings name no files".to_owned())
+        Err("these settings do not name any files".to_owned())
     }
 
     /// Starts the state that one engine keeps of the accelerator.
@@ -117,7 +117,7 @@ pub type ParsedSettings = Result<Arc<dyn AcceleratorSettings>, SettingError>;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SettingError {
     /// The accelerator has no such key.
-    #[error("there is no key `{key}` here (keys here: {})", known.join(", "))]
+    #[error("the key `{key}` does not exist in this section (its keys are: {})", known.join(", "))]
     UnknownKey {
         /// The position of the key in the file, in bytes.
         span: Range<usize>,
@@ -238,9 +238,9 @@ impl<'a> TableReader<'a> {
             | SettingValue::Switch(_)
             | SettingValue::List(_)
             | SettingValue::Table(_)
-            | SettingValue::Other(_) => {
-                Err(located.wrong(format!("`{key}` is a string; write it in quotes")))
-            }
+            | SettingValue::Other(_) => Err(located.wrong(format!(
+                "`{key}` must be a string; write its value in quotes"
+            ))),
         }
     }
 
@@ -259,7 +259,7 @@ impl<'a> TableReader<'a> {
             | SettingValue::List(_)
             | SettingValue::Table(_)
             | SettingValue::Other(_) => {
-                Err(located.wrong(format!("`{key}` is a switch; write true or false")))
+                Err(located.wrong(format!("`{key}` must be true or false")))
             }
         }
     }
@@ -284,7 +284,7 @@ impl<'a> TableReader<'a> {
             | SettingValue::List(_)
             | SettingValue::Table(_)
             | SettingValue::Other(_) => Err(located.wrong(format!(
-                "`{key}` is a whole number from {} to {}",
+                "`{key}` must be a whole number from {} to {}",
                 range.start(),
                 range.end()
             ))),
@@ -319,7 +319,7 @@ impl<'a> TableReader<'a> {
             None => {
                 let words: Vec<String> =
                     words.iter().map(|(word, _)| format!("{word:?}")).collect();
-                Err(located.wrong(format!("`{key}` is one of {}", words.join(", "))))
+                Err(located.wrong(format!("`{key}` must be one of {}", words.join(", "))))
             }
         }
     }
@@ -337,12 +337,12 @@ impl<'a> TableReader<'a> {
             return Ok(None);
         };
         let SettingValue::List(values) = &located.value else {
-            return Err(located.wrong(format!("`{key}` is a list; write [\"...\"]")));
+            return Err(located.wrong(format!("`{key}` must be a list; write [\"...\"]")));
         };
         let mut parsed = Vec::new();
         for one in values {
             let SettingValue::Text(text) = &one.value else {
-                let message = format!("`{key}` lists strings; write each in quotes");
+                let message = format!("`{key}` must list strings; write each value in quotes");
                 return Err(one.wrong(message));
             };
             parsed.push(parse(text).map_err(|error| one.wrong(error.to_string()))?);
@@ -364,9 +364,9 @@ impl<'a> TableReader<'a> {
             | SettingValue::Number(_)
             | SettingValue::Switch(_)
             | SettingValue::List(_)
-            | SettingValue::Other(_) => {
-                Err(located.wrong(format!("`{key}` is a table; write its keys below it")))
-            }
+            | SettingValue::Other(_) => Err(located.wrong(format!(
+                "`{key}` must be a table; write its keys below its name in brackets"
+            ))),
         }
     }
 
@@ -401,7 +401,7 @@ impl<'a> TableReader<'a> {
             return Ok(None);
         };
         let SettingValue::List(members) = &located.value else {
-            return Err(located.wrong(format!("`{key}` is a list of strings, in brackets")));
+            return Err(located.wrong(format!("`{key}` must be a list of strings in brackets")));
         };
         let parsed = members.iter().map(|member| match &member.value {
             SettingValue::Text(text) => {
@@ -412,7 +412,7 @@ impl<'a> TableReader<'a> {
             | SettingValue::List(_)
             | SettingValue::Table(_)
             | SettingValue::Other(_) => Err(member.wrong(format!(
-                "`{key}` is a list of strings; write each in quotes"
+                "`{key}` must be a list of strings; write each string in quotes"
             ))),
         });
         parsed.collect::<Result<Vec<T>, _>>().map(Some)
@@ -553,6 +553,6 @@ mod tests {
         reader.text("mode").unwrap();
         let error = reader.finish().unwrap_err();
         assert_eq!(error.span(), 20..21);
-        assert!(error.to_string().contains("keys here: mode"), "{error}");
+        assert!(error.to_string().contains("its keys are: mode"), "{error}");
     }
 }

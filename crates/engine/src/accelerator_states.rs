@@ -204,10 +204,12 @@ impl AcceleratorStates {
         let keeping: Vec<&str> = keeping.map(|kept| kept.entry.name).collect();
         Err(match keeping.is_empty() {
             true => {
-                format!("no accelerator of this node keeps content, so there is none of `{name}`")
+                format!(
+                    "no accelerator of this node stores content, so `{name}` has no content to remove"
+                )
             }
             false => format!(
-                "`{name}` keeps no content here; those that do: {}",
+                "the accelerator `{name}` stores no content on this node; accelerators that do: {}",
                 keeping.join(", ")
             ),
         })

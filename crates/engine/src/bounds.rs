@@ -79,24 +79,29 @@ impl OpenRefusal {
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::ServerNotServed => {
-                "the server is in no network behind lan_interfaces; list its network in serve under [policy] if peers may go there"
+                "the server is not in a network behind lan_interfaces; if peers may connect to it, list its \
+                 network in serve under [policy]"
             }
-            Self::ServerNotListed => "the server is not in serve under [policy]",
+            Self::ServerNotListed => "serve under [policy] does not list the server's address",
             Self::ServerIsThisNode => {
-                "the server is this node itself; list its very address in serve under [policy] if peers may go there"
+                "the server's address belongs to this node; if peers may connect to it, list this exact \
+                 address in serve under [policy]"
             }
             Self::ServerIsNoHost => {
-                "the server's address is a loopback, link-local, multicast or unspecified one"
+                "the server's address is a loopback, link-local, multicast or unspecified address, to which \
+                 no peer may connect"
             }
-            Self::ServeRule => "a [[policy.serve_rule]] refuses it",
+            Self::ServeRule => "a [[policy.serve_rule]] refuses the connection",
             Self::ClientNotOfPeer => {
-                "the client's address is not in the prefixes of this [[peer]]; add its network there"
+                "the client's address is not in the prefixes of this [[peer]]; add the client's network to \
+                 these prefixes"
             }
             Self::ClientIsHere => {
-                "the client's address belongs to this node or to a network beside it"
+                "the client's address belongs to this node or to a network that is directly connected to it"
             }
             Self::PeerWithoutPrefixes => {
-                "the [[peer]] has no prefixes; add its clients' networks, or set serve_peers_without_prefixes = true under [policy]"
+                "the [[peer]] has no prefixes; write the networks of the peer's clients there, or set \
+                 serve_peers_without_prefixes = true under [policy]"
             }
         }
     }

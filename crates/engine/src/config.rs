@@ -321,7 +321,7 @@ pub enum ParsePrefixError {
     #[error("`{0}` is not a prefix; write it as \"198.51.100.0/24\" or \"2001:db8::/64\"")]
     Form(String),
     /// Bits are set behind the length: two readers would take it for two different prefixes.
-    #[error("`{0}` has bits set behind its length; did you mean `{1}`?")]
+    #[error("`{0}` has bits set after its prefix length; did you mean `{1}`?")]
     HostBits(String, IpPrefix),
 }
 

@@ -38,27 +38,32 @@ impl DirectReason {
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::NoPeerServes => "no peer serves this destination",
-            Self::PeerNotUp => "the peer that serves it could not be reached",
+            Self::PeerNotUp => "the peer that serves this destination could not be reached",
             Self::PeerSilent => {
-                "the peer that serves it fell silent before it was asked to connect"
+                "the peer that serves this destination fell silent before this node asked it to connect"
             }
-            Self::PeerFiltered => "the packet filter of the peer's machine drops such connections",
-            Self::FlowLimit => "the limit of flows was reached",
-            Self::MemoryLimit => "the limit of buffered bytes was reached",
-            Self::SourceShare => "the client's address had its share of the flows",
-            Self::PeerShare => "the peer that serves it had its share of the flows",
+            Self::PeerFiltered => {
+                "the packet filter of the peer's machine drops the peer's connections to the servers"
+            }
+            Self::FlowLimit => "the node reached its limit of flows",
+            Self::MemoryLimit => "the node reached its limit of buffered bytes",
+            Self::SourceShare => "the client's address had as many flows as its share allows",
+            Self::PeerShare => {
+                "the peer that serves this destination had as many flows as its share allows"
+            }
             Self::Stopping => "the node was stopping",
         }
     }
 
     pub(crate) fn remedy(self) -> &'static str {
         match self {
-            Self::NoPeerServes => "add its prefix to the [[peer]] in front of it",
+            Self::NoPeerServes => "add the destination's prefix to the [[peer]] that can reach it",
             Self::PeerNotUp | Self::PeerSilent => {
-                "see `trunkline node status` for why the peer is down"
+                "run `trunkline node status`; it shows why the peer is down"
             }
             Self::PeerFiltered => {
-                "let them through on the peer's machine; `trunkline node check` there says how"
+                "change the packet filter of the peer's machine; `trunkline node check` on that machine \
+                 prints the commands"
             }
             Self::FlowLimit => "raise flows in [limits]",
             Self::MemoryLimit => "raise memory in [limits]",

@@ -34,7 +34,8 @@ impl PassthroughReason {
         let minutes = PASSTHROUGH_FOR.as_secs() / 60;
         let whose = self.note.as_ref().map(|note| format!("{note}; "));
         format!(
-            "{}a flow between these hosts was closed for it, and those of the next {minutes} minutes pass untouched",
+            "{}the node closed a flow between these hosts for this reason, and forwards the bytes of their \
+             new flows unchanged for {minutes} minutes",
             whose.unwrap_or_default()
         )
     }

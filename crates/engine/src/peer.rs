@@ -213,24 +213,24 @@ pub(crate) enum TlsFallback {
 impl TlsFallback {
     pub(crate) fn text(self) -> &'static str {
         match self {
-            Self::NotTakenHere => "this node takes no UDP",
-            Self::NotTakenThere => "the peer takes no UDP",
-            Self::Unanswered => "no answer by UDP yet",
+            Self::NotTakenHere => "this node does not use UDP",
+            Self::NotTakenThere => "the peer does not use UDP",
+            Self::Unanswered => "the peer has not answered by UDP yet",
             Self::Suspended(reason) => match reason {
-                SuspendReason::NoAnswer => "UDP is not answered: blocked, or the path is broken",
+                SuspendReason::NoAnswer => "the peer does not answer by UDP any more",
                 SuspendReason::AddressUnproved => {
-                    "the peer does not answer where its UDP comes from"
+                    "the peer's UDP packets come from an address at which it does not answer"
                 }
                 SuspendReason::TooNarrow => {
-                    "the path answers short UDP packets alone, none of 1,200 bytes"
+                    "the path carries only UDP packets shorter than 1,200 bytes"
                 }
                 SuspendReason::ClosedByPeer => "the peer has closed its UDP path",
                 SuspendReason::ClosedHere => "this node has closed its UDP path",
                 SuspendReason::SlowerThanLink => {
-                    "the network holds UDP back: TLS over TCP delivers more"
+                    "the network slows UDP down, and TLS over TCP is faster"
                 }
                 SuspendReason::KeysUsedUp => {
-                    "the keys are used up, or too many packets were forged"
+                    "the UDP keys are used up, or too many forged packets arrived"
                 }
             },
         }
@@ -240,22 +240,25 @@ impl TlsFallback {
     pub(crate) fn remedy(self) -> &'static str {
         match self {
             Self::NotTakenHere => "write udp = \"auto\" under [wan] and restart the node",
-            Self::NotTakenThere => "write udp = \"auto\" under [wan] at the peer, or upgrade it",
+            Self::NotTakenThere => {
+                "write udp = \"auto\" under [wan] of the peer's configuration, or upgrade the peer"
+            }
             Self::Unanswered | Self::Suspended(SuspendReason::NoAnswer) => {
-                "let UDP through to the WAN port of the node that listens"
+                "if this continues, a firewall blocks UDP or the path is broken: allow UDP to the WAN port \
+                 ([wan] listen) of the node that listens"
             }
             Self::Suspended(SuspendReason::TooNarrow) => {
-                "let IP packets of 1,248 bytes through to the peer, or mend the path's MTU"
+                "allow IP packets of 1,248 bytes on the path to the peer, or correct the path's MTU"
             }
             Self::Suspended(SuspendReason::SlowerThanLink) => {
-                "have UDP to the peer treated as TCP is"
+                "configure the network to treat UDP to the peer like TCP"
             }
             Self::Suspended(
                 SuspendReason::AddressUnproved
                 | SuspendReason::ClosedByPeer
                 | SuspendReason::ClosedHere
                 | SuspendReason::KeysUsedUp,
-            ) => "the next link begins anew",
+            ) => "no action is needed: the node tries UDP again on the next link",
         }
     }
 }

@@ -21,16 +21,19 @@ pub(crate) fn failure_text(failure: ConnectFailure) -> &'static str {
         ConnectFailure::TimedOut => "the server did not answer",
         ConnectFailure::Unreachable => "there is no route to the server",
         ConnectFailure::NotPermitted => {
-            "the far node may not connect there (its serve prefixes, or no right to use the client's address)"
+            "the far node may not connect to the server: its serve list excludes the server, or it may not \
+             use the client's address"
         }
-        ConnectFailure::Exhausted => "the far node is at a limit",
+        ConnectFailure::Exhausted => "the far node has reached a limit",
         ConnectFailure::AnswersElsewhere => {
-            "the server answers the far node's own address and not the client's: its answers to the client take another route (asymmetric route)"
+            "asymmetric route: the server answers connections from the far node's own address, but its \
+             answers to the client's address take another route"
         }
         ConnectFailure::Filtered => {
-            "the packet filter of the far node's machine drops the connection (`trunkline node check` there says how to let it through)"
+            "the packet filter of the far node's machine drops the connection (`trunkline node check` on \
+             that machine prints the commands that allow it)"
         }
-        ConnectFailure::Other => "the far node could not connect",
+        ConnectFailure::Other => "the far node could not connect to the server",
     }
 }
 
@@ -38,7 +41,8 @@ pub(crate) fn failure_text(failure: ConnectFailure) -> &'static str {
 /// says it.
 pub(crate) fn failure_remedy(failure: ConnectFailure) -> Option<&'static str> {
     (failure == ConnectFailure::AnswersElsewhere).then_some(
-        "route the server's answers to the client through the far node, or have the client use the proxy of its node ([proxy]): the far node then connects with its own address",
+        "route the server's answers to the client through the far node, or let the client use the proxy of \
+         the near node ([proxy]), for which the far node connects from its own address",
     )
 }
 
@@ -47,7 +51,8 @@ pub(crate) fn failure_remedy(failure: ConnectFailure) -> Option<&'static str> {
 pub(crate) fn answer_text(failure: ConnectFailure) -> &'static str {
     match failure {
         ConnectFailure::Unreachable => {
-            "the far node cannot reach the server, or its policy does not allow it (serve and prefixes there; its log and `node why` name the reason)"
+            "the far node cannot reach the server, or its policy (serve, and the prefixes of [[peer]]) does \
+             not allow the connection; the log of the far node and `node why` on it name the reason"
         }
         ConnectFailure::Refused
         | ConnectFailure::TimedOut
@@ -61,25 +66,28 @@ pub(crate) fn answer_text(failure: ConnectFailure) -> &'static str {
 
 /// The text for a flow that was reset because its peer fell silent before it answered.
 pub(crate) const UNANSWERED: &str =
-    "the peer fell silent before it said that the server's connection stands";
+    "the peer fell silent before it confirmed the connection to the server";
 
 /// Describes why the peer, or the session, reset a flow.
 pub(crate) fn reset_text(reason: ResetReason) -> &'static str {
     match reason {
-        ResetReason::HostReset => "reset by the host beside the peer",
-        ResetReason::HostLost => "the host beside the peer could not be reached any longer",
-        ResetReason::Accelerator => "the peer's accelerator could not go on safely",
-        ResetReason::Reduction => "data could not be restored",
+        ResetReason::HostReset => "a host on the peer's LAN side reset the connection",
+        ResetReason::HostLost => "the peer could not reach its host any more",
+        ResetReason::Accelerator => {
+            "the peer's accelerator could not continue without risk to the data"
+        }
+        ResetReason::Reduction => "the data of the flow could not be restored",
         ResetReason::Stopping => "the peer stopped",
-        ResetReason::Limit => "a limit of the peer was reached",
-        ResetReason::Policy => "the peer's policy forbids it",
+        ResetReason::Limit => "the peer reached one of its limits",
+        ResetReason::Policy => "the peer's policy forbids the flow",
         ResetReason::PeerLost => {
-            "the peer died (its host closed the link and no other came), or was not heard for too long"
+            "the peer's process ended (its host closed the link, and no new link followed), or nothing was \
+             heard from the peer for too long"
         }
         ResetReason::PeerRestarted => "the peer was restarted",
         ResetReason::PeerRemoved => "the peer has removed this node from its peers",
         ResetReason::Gone => "the peer had already forgotten the flow",
-        ResetReason::Unknown(_) => "for a reason that this release does not know",
+        ResetReason::Unknown(_) => "the peer gave a reason that this release does not know",
     }
 }
 
@@ -156,7 +164,10 @@ pub(crate) fn explain_direct(now: Time, direct: &DirectConnection, state: &str) 
         flow: direct_report(now, direct, state),
         stages: vec![StageReport {
             stage: "intercept",
-            did: format!("accepted ({}) and connected directly", direct.via),
+            did: format!(
+                "accepted ({}), and connected to the server without a peer",
+                direct.via
+            ),
             saved_bytes: Some(0),
             why_not: Some(direct.reason.text().to_owned()),
             remedy: Some(direct.reason.remedy().to_owned()),
@@ -180,10 +191,10 @@ pub(crate) fn explain(now: Time, flow: &Flow, peer: &PeerState, state: &str) -> 
 fn intercept(flow: &Flow, state: &str) -> StageReport {
     let did = match flow.via {
         Some(via) if flow.client_state == ClientState::Accepted => {
-            format!("accepted at once ({via})")
+            format!("accepted before the server answered ({via})")
         }
-        Some(via) if flow.is_connected() => format!("accepted after the server ({via})"),
-        Some(via) => format!("not accepted yet, for the server has not answered ({via})"),
+        Some(via) if flow.is_connected() => format!("accepted after the server answered ({via})"),
+        Some(via) => format!("not accepted yet, because the server has not answered ({via})"),
         None if !flow.is_connected() => match flow.refusal {
             Some(_) => "opened no connection for the peer".to_owned(),
             None => "could not open the server's connection for the peer".to_owned(),
@@ -191,12 +202,14 @@ fn intercept(flow: &Flow, state: &str) -> StageReport {
         None => "opened the server's connection for the peer".to_owned(),
     };
     let kept = match flow.keep_client_address {
-        _ if flow.unopened().is_some() && state == "open" => "not opened at the peer yet",
-        _ if flow.unopened().is_some() && state == "closed" => {
-            "answered here, never opened: no server saw it"
+        _ if flow.unopened().is_some() && state == "open" => {
+            "the peer has not been asked to connect yet"
         }
-        _ if flow.unopened().is_some() => "never opened at the peer",
-        _ if !flow.is_connected() => "no server saw it",
+        _ if flow.unopened().is_some() && state == "closed" => {
+            "this node answered everything, so no server saw the flow"
+        }
+        _ if flow.unopened().is_some() => "the peer was never asked to connect",
+        _ if !flow.is_connected() => "no server saw the flow",
         true => "the server sees the client's own address",
         false => "the server sees the far node's address",
     };
@@ -234,8 +247,8 @@ fn classify(flow: &Flow) -> StageReport {
 fn accelerate(flow: &Flow, peer: &str) -> StageReport {
     let (why_not, remedy) = match flow.reason_given() {
         _ if flow.carry_only => (
-            Some("the policy carries this port only".to_owned()),
-            Some("take it out of carry_only_ports in [policy]".to_owned()),
+            Some("carry_only_ports lists this port, so the node only carries its bytes".to_owned()),
+            Some("remove the port from carry_only_ports in [policy]".to_owned()),
         ),
         Some(given) => {
             let source = match given.by == flow.half {
@@ -289,16 +302,19 @@ fn reduce(flow: &Flow, state: &str) -> StageReport {
     let (why_not, remedy) = if wan < lan || lan == 0 || !ended_well {
         (None, None)
     } else if lan < WORTH_REDUCING {
-        (Some("too little to be reduced".to_owned()), None)
+        (
+            Some("the flow has too few bytes for reduction".to_owned()),
+            None,
+        )
     } else if flow.carry_only {
         (
-            Some("the policy carries this port only".to_owned()),
-            Some("take it out of carry_only_ports in [policy]".to_owned()),
+            Some("carry_only_ports lists this port, so the node only carries its bytes".to_owned()),
+            Some("remove the port from carry_only_ports in [policy]".to_owned()),
         )
     } else if !flow.may_store {
         (
-            Some("the policy never stores this content".to_owned()),
-            Some("take it out of never_store in [policy]".to_owned()),
+            Some("the policy (never_store, never_store_ports) does not allow this content to be stored".to_owned()),
+            Some("remove the address or the port from never_store or never_store_ports in [policy]".to_owned()),
         )
     } else if flow.protocol.is_encrypted {
         (
@@ -309,19 +325,19 @@ fn reduce(flow: &Flow, state: &str) -> StageReport {
         && flow.sent_lan_bytes >= flow.received_lan_bytes
     {
         (
-            Some("the content is incompressible and was not seen before".to_owned()),
-            Some("send it again: it is remembered now".to_owned()),
+            Some("the content is incompressible and is not in the dictionary".to_owned()),
+            Some("no action is needed: the dictionary has the content now, so a repetition is reduced".to_owned()),
         )
     } else {
         (
-            Some("too new to be reduced".to_owned()),
-            Some("send it again: payload is remembered now".to_owned()),
+            Some("the content is not in the dictionary, and compression saves nothing".to_owned()),
+            Some("no action is needed: the dictionary has the payload now, so a repetition is reduced".to_owned()),
         )
     };
     StageReport {
         stage: "reduce",
         did: format!(
-            "sent {} as {} B ({} B by reference, {} B incompressible), received {} as {} B; {} repairs asked",
+            "sent {} as {} B ({} B by reference, {} B incompressible), received {} as {} B; {} repairs requested",
             flow.sent_lan_bytes,
             flow.sent_wan_bytes,
             reduction.referenced_bytes,
@@ -340,7 +356,7 @@ fn tunnel(flow: &Flow, peer: &PeerState) -> StageReport {
     if flow.unopened().is_some() {
         return StageReport {
             stage: "tunnel",
-            did: format!("carried nothing of it to {}", peer.config.name),
+            did: format!("carried no bytes of the flow to {}", peer.config.name),
             saved_bytes: None,
             why_not: None,
             remedy: None,
@@ -359,7 +375,7 @@ fn tunnel(flow: &Flow, peer: &PeerState) -> StageReport {
     StageReport {
         stage: "tunnel",
         did: format!(
-            "{carries} to {}; round trip {round_trip}; {} B sent again, {} link changes",
+            "{carries} to {}; round trip {round_trip}; {} B retransmitted, {} link changes",
             peer.config.name, statistics.retransmitted_bytes, statistics.link_changes
         ),
         saved_bytes: None,

@@ -717,7 +717,10 @@ fn a_download_outlives_udp_and_status_says_why() {
     assert!(world.client_host(connection).received == answer);
     let path = world.nodes[FAR].engine.status().peers[0].path.clone();
     assert_eq!((path.carries, path.fallbacks_total), ("tls", 1));
-    assert!(path.fallback.unwrap().contains("not answered"), "{path:?}");
+    assert!(
+        path.fallback.unwrap().contains("does not answer by UDP"),
+        "{path:?}"
+    );
     let is_down = |event: &EngineEvent| matches!(event, EngineEvent::DatagramsDown { .. });
     assert!(world.nodes[FAR].events.iter().any(is_down));
 
@@ -775,7 +778,7 @@ fn held_back_udp_falls_back_to_tls() {
     let path = world.nodes[FAR].engine.status().peers[0].path.clone();
     assert_eq!(path.carries, "tls");
     assert!(
-        path.fallback.unwrap().contains("holds UDP back"),
+        path.fallback.unwrap().contains("slows UDP down"),
         "{path:?}"
     );
 }

@@ -63,7 +63,7 @@ impl FilesThread {
                     let completion = files.complete(accelerator.name, request);
                     if let Err(fault) = &completion.result {
                         let accelerator = accelerator.name;
-                        tracing::debug!(accelerator, %fault, "a request for a file failed");
+                        tracing::debug!(accelerator, %fault, "a disk request for an accelerator's file failed");
                     }
                     // What was put out before the loop's end is written all the same.
                     let completed = EngineInput::AcceleratorFile {
@@ -94,7 +94,11 @@ impl FilesThread {
             Some(Ok(())) => Ok(()),
             Some(Err(_)) | None => Err(FileCompletion {
                 id,
-                result: Err(FileFault::Io("the files' thread has ended".to_owned())),
+                result: Err(FileFault::Io(
+                    "the thread that reads and writes the accelerators' files has \
+                                           ended; restart the node"
+                        .to_owned(),
+                )),
             }),
         }
     }

@@ -127,14 +127,16 @@ pub(crate) fn fit_flows_to_descriptors(
                 flows = budget.flows,
                 descriptors,
                 enough,
-                "[limits] flows stays lowered to what the limit of open files allows"
+                "[limits] flows is still reduced, because the limit of open files does not allow more"
             );
         } else {
             tracing::warn!(
                 flows = budget.flows,
                 descriptors,
                 enough,
-                "[limits] flows is lowered to what the limit of open files allows; raise that to `enough` (`ulimit -Hn`, LimitNOFILE=), or lower flows"
+                "[limits] flows is reduced, because the limit of open files does not allow more; raise the \
+                 limit of open files to `enough` (`ulimit -Hn`, LimitNOFILE=), or write a lower value for \
+                 flows"
             );
         }
         // Those that are on their way when interception ends wait for descriptors.

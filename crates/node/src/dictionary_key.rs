@@ -21,7 +21,8 @@ use crate::sys;
 #[derive(Debug, Error)]
 pub enum DictionaryKeyError {
     /// The file cannot be used.
-    #[error("cannot {action} {}: {cause}; write another key_file under [dictionary], or disk = \"0B\" to keep nothing on disk", path.display())]
+    #[error("cannot {action} {}: {cause}; write another key_file under [dictionary], or disk = \"0B\" to \
+             store nothing on disk", path.display())]
     Io {
         /// `read`, `make`.
         action: &'static str,
@@ -30,11 +31,13 @@ pub enum DictionaryKeyError {
         /// The cause.
         cause: io::Error,
     },
-    /// The content of the file is not a key.
-    #[error("{} is not a key of 64 hexadecimal digits; restore it from a backup, or remove it to start with an empty dictionary", .0.display())]
+    /// The file does not contain a key.
+    #[error("{} does not contain a key of 64 hexadecimal digits; restore the file from a backup, or remove \
+             it to start with an empty dictionary", .0.display())]
     Damaged(PathBuf),
     /// Others can read the key.
-    #[error("{} can be read by others (mode {mode:o}); run `chmod 600` on it, or remove it to start with an empty dictionary if it may have been copied", path.display())]
+    #[error("other users can read {} (mode {mode:o}); run `chmod 600` on this file; if someone may have \
+             copied it, remove it to start with an empty dictionary", path.display())]
     Exposed {
         /// The file.
         path: PathBuf,
@@ -181,7 +184,10 @@ mod tests {
         for text in ["", "00", &"g".repeat(64)] {
             fs::write(&path, text).unwrap();
             let error = load_or_make(&path).unwrap_err();
-            assert!(error.to_string().contains("not a key"), "{error}");
+            assert!(
+                error.to_string().contains("does not contain a key"),
+                "{error}"
+            );
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
         let nowhere = directory.path().join("none/dictionary.key");

@@ -44,10 +44,10 @@ const LEAST_DIRECT: usize = 64 * 1024;
 #[derive(Debug, Error)]
 pub enum DiskError {
     /// Another node uses the directory.
-    #[error("{} is used by another running node; each needs a state_directory of its own", .0.display())]
+    #[error("another running node uses the state directory {}; give each node a different state_directory", .0.display())]
     InUse(PathBuf),
     /// The directory cannot be used.
-    #[error("cannot use {}: {cause}", path.display())]
+    #[error("cannot use the state directory {}: {cause}", path.display())]
     Io {
         /// The path.
         path: PathBuf,
@@ -103,7 +103,7 @@ pub(crate) fn start(
             for request in requests {
                 let completion = disk.complete(request);
                 if let Err(fault) = &completion.result {
-                    tracing::debug!(%fault, "a disk request of the dictionary's failed");
+                    tracing::debug!(%fault, "a disk request of the dictionary failed");
                 }
                 let completion = EngineInput::Disk(completion);
                 if mailbox.blocking_input(completion).is_err() {
@@ -127,7 +127,8 @@ enum DirectIo {
 
 impl DirectIo {
     fn refused(error: &io::Error) -> Self {
-        tracing::debug!(%error, "the dictionary's file system takes nothing past the page cache");
+        tracing::debug!(%error, "the dictionary's file system does not support direct I/O, so its writes go \
+                                 through the page cache");
         Self::Refused
     }
 

@@ -181,7 +181,7 @@ impl EventLoop {
             .map(|socket| ReadSocket::new(socket, &paths, &parts.mailbox))
             .transpose()?;
         let LoadedPins { pins, damaged } = parts.pins.load_all().unwrap_or_else(|error| {
-            tracing::error!(%error, "no peer can be trusted until this is put right");
+            tracing::error!(%error, "the node trusts no peer until this problem is corrected");
             LoadedPins::default()
         });
         let damaged_pins = log_damaged_pins(damaged);
@@ -289,7 +289,8 @@ impl EventLoop {
         }
         if !self.parts.files.finish(LAST_WRITES) {
             tracing::warn!(
-                "the disk has not taken in time what accelerators had to write; what was synced is there"
+                "the disk was too slow to write all data of the accelerators before the end; data synced \
+                 earlier is safe"
             );
         }
         if let Some(news) = self.parts.path_memory.take_news() {
@@ -487,7 +488,7 @@ impl EventLoop {
             repeats::NO_SECTION.tell(None, || {
                 tracing::info!(
                     node = peer.short(),
-                    "closed a link: this node is paired, but no [[peer]] section names it"
+                    "closed a link: the other node is paired, but the configuration has no [[peer]] section for it"
                 );
             });
             return;
@@ -500,7 +501,7 @@ impl EventLoop {
             }
             Ok(None) => None,
             Err(error) => {
-                tracing::warn!(%error, "no UDP beside a link; it is carried by TLS alone");
+                tracing::warn!(%error, "a link has no UDP path; its flows travel by TLS only");
                 None
             }
         };
@@ -600,7 +601,8 @@ impl EventLoop {
             }
             EngineOutput::AcceleratorPurged { id, result } => self.purges.ended(id, result),
             EngineOutput::Avoid { server, lasting } => {
-                tracing::debug!(%server, ?lasting, "bypassed after a failed connection");
+                tracing::debug!(%server, ?lasting, "a connection to this server failed; the node bypasses \
+                    the server for a while");
                 let avoid = intercept::InterceptChange::Avoid { server, lasting };
                 if !self.intercept(avoid) {
                     let now = self.clock.now();
@@ -630,7 +632,7 @@ impl EventLoop {
                 self.connections.remove(&connection);
             }
             EngineOutput::PassBy { clients, lasting } => {
-                tracing::debug!(%clients, ?lasting, "these clients pass by for a while");
+                tracing::debug!(%clients, ?lasting, "the node bypasses these clients for a while");
                 self.intercept(intercept::InterceptChange::PassBy { clients, lasting });
             }
             EngineOutput::Intercept { peers } => {
@@ -827,7 +829,7 @@ impl EventLoop {
                     let task = self.parts.runtime.spawn(wan::dial_while_needed(dialing));
                     slot.dialer = Some((address, task.abort_handle()));
                 }
-                Err(error) => tracing::error!(%error, "TLS cannot be set up"),
+                Err(error) => tracing::error!(%error, "cannot set TLS up"),
             }
         }
         self.exclude_peer_addresses();
@@ -875,13 +877,13 @@ impl EventLoop {
             EngineEvent::PeerDown { peer } => {
                 tracing::info!(
                     peer = name(peer),
-                    "no link to the peer; its traffic passes by"
+                    "no link to the peer; the node bypasses the traffic to it"
                 );
             }
             EngineEvent::DictionaryFault { faults_total } => {
                 tracing::warn!(
                     faults_total,
-                    "the dictionary's disk fails or is full; it goes on in memory"
+                    "the dictionary's disk fails or is full; the dictionary continues in memory"
                 );
             }
             EngineEvent::AcceleratorDisk {
@@ -891,7 +893,8 @@ impl EventLoop {
                 tracing::warn!(
                     accelerator,
                     %fault,
-                    "the disk fails or is full; the accelerator goes on in memory and tries again in a minute"
+                    "the disk fails or is full; the accelerator continues in memory and tries the disk \
+                     again in a minute"
                 );
             }
             EngineEvent::AcceleratorDisk {
@@ -902,7 +905,8 @@ impl EventLoop {
                     accelerator,
                     files,
                     records,
-                    "a part of what the accelerator had on disk was cut, damaged or of another key; it was not used"
+                    "a part of the accelerator's files is truncated, damaged, or encrypted with another \
+                     key; the accelerator does not use this part"
                 );
             }
             EngineEvent::DictionaryRejected {
@@ -914,12 +918,15 @@ impl EventLoop {
                     segments,
                     outdated,
                     sealed,
-                    "the dictionary on disk was deleted where it could not be used: outdated \
-                     segments are those of an older release, sealed ones those of another key"
+                    "deleted segments of the dictionary on disk that this node cannot read: `outdated` \
+                     counts the segments of an older release, `sealed` those encrypted with another key"
                 );
             }
             EngineEvent::PeerSilent { peer } => {
-                tracing::warn!(peer = name(peer), "peer is silent; its traffic passes by");
+                tracing::warn!(
+                    peer = name(peer),
+                    "the peer is silent; the node bypasses the traffic to it"
+                );
                 self.count_link(*peer, |links| links.silent = true);
             }
             EngineEvent::UnansweredFlowsEnded {
@@ -931,14 +938,15 @@ impl EventLoop {
                     peer = name(peer),
                     direct,
                     reset,
-                    "connections that the silent peer had not confirmed went on directly, or were reset"
+                    "connections that the silent peer had not confirmed continue without the peer, or were reset"
                 );
             }
             EngineEvent::PeerLost { peer, flows } => {
                 tracing::warn!(
                     peer = name(peer),
                     flows,
-                    "the peer is given up: it died, or was not heard for too long; its flows are reset"
+                    "the session with the peer ended, because the peer's process ended or nothing was heard \
+                     from it for too long; its flows are reset"
                 );
             }
             EngineEvent::RefusedByPeer { peer, flows } => {
@@ -951,12 +959,13 @@ impl EventLoop {
             EngineEvent::PeerFiltered { peer } => {
                 tracing::warn!(
                     peer = name(peer),
-                    "the packet filter of the peer's machine drops intercepted connections; they \
-                     pass by. `trunkline node check` there says how to let them through"
+                    "the packet filter of the peer's machine drops the connections that the peer opens for \
+                     clients; this node bypasses such connections. `trunkline node check` on that machine \
+                     prints the commands that allow them"
                 );
             }
             EngineEvent::PeerHeard { peer } => {
-                tracing::info!(peer = name(peer), "peer is heard again");
+                tracing::info!(peer = name(peer), "the peer is not silent any more");
                 self.count_link(*peer, |links| links.silent = false);
             }
             EngineEvent::PeerRestarted { peer } => {
@@ -965,7 +974,7 @@ impl EventLoop {
             EngineEvent::LinkBroken { peer } => {
                 tracing::info!(
                     peer = name(peer),
-                    "the link to the peer broke; flows go on by UDP as long as that is answered"
+                    "the link to the peer broke; flows continue by UDP while the peer answers there"
                 );
             }
             EngineEvent::DatagramsUp { peer } => {
@@ -975,7 +984,7 @@ impl EventLoop {
                 tracing::warn!(
                     peer = name(peer),
                     ?reason,
-                    "flows to the peer travel by TLS again"
+                    "flows to the peer travel by TLS over TCP again"
                 );
             }
             EngineEvent::PeerMisbehaved {
@@ -987,7 +996,8 @@ impl EventLoop {
                     peer = name(peer),
                     what,
                     left_out = untold,
-                    "the peer broke the rules of the protocol; left_out is how many such events were not logged"
+                    "the peer sent a message that breaks the rules of the protocol; left_out counts such \
+                     messages that were not logged"
                 );
             }
             EngineEvent::AsymmetricRoute {
@@ -1001,19 +1011,23 @@ impl EventLoop {
                     %clients,
                     %servers,
                     bypassed_s = lasting.as_secs(),
-                    "asymmetric route: the servers' answers to these clients do not come back through the peer's \
-                     node, so their connections are bypassed; route the answers through that node, or have the \
-                     clients use this node's proxy ([proxy]), for which the peer connects with its own address"
+                    "asymmetric route: the servers' answers to these clients do not come back through the \
+                     peer, so this node bypasses their connections; route the answers through the peer, or \
+                     let the clients use this node's proxy ([proxy]), for which the peer connects from its \
+                     own address"
                 );
             }
             EngineEvent::LimitReached { limit } => {
                 repeats::LIMIT_REACHED.tell(None, || {
-                    tracing::warn!(limit, "limit reached; new connections pass by");
+                    tracing::warn!(
+                        limit,
+                        "the node reached a limit; it bypasses new connections"
+                    );
                 });
             }
             EngineEvent::LimitCleared { limit } => {
                 repeats::LIMIT_CLEARED.tell(None, || {
-                    tracing::info!(limit, "below the limit again");
+                    tracing::info!(limit, "the node is below the limit again");
                 });
             }
             EngineEvent::SourceAtShare { clients, open } => {
@@ -1021,7 +1035,7 @@ impl EventLoop {
                     tracing::warn!(
                         %clients,
                         open,
-                        "a client has its share of the flows; its new connections pass by"
+                        "a client has as many flows as its share allows; the node bypasses its new connections"
                     );
                 });
             }
@@ -1030,7 +1044,7 @@ impl EventLoop {
                     tracing::warn!(
                         peer = name(peer),
                         flows,
-                        "the peer has its share of the flows; its new connections pass by"
+                        "the peer has as many flows as its share allows; the node bypasses new connections to it"
                     );
                 });
             }
@@ -1050,9 +1064,9 @@ impl EventLoop {
                     peer = name(peer),
                     opens,
                     reason,
-                    "refused connections that the peer asked for"
+                    "refused to open connections for the peer"
                 );
-                tracing::debug!(peer = name(peer), %client, %server, "the last that was refused");
+                tracing::debug!(peer = name(peer), %client, %server, "the last connection that was refused");
             }
             EngineEvent::FlowFailed { flow, reason } => {
                 tracing::debug!(flow, reason, "a flow failed");
@@ -1075,7 +1089,7 @@ fn log_damaged_pins(damaged: BTreeMap<String, PinError>) -> BTreeMap<String, Str
         tracing::error!(
             peer,
             %error,
-            "the pin of this peer cannot be read; the peer is not trusted by it, the others work"
+            "the pin of this peer cannot be read, so the node does not trust this peer; other peers are not affected"
         );
         (peer, error.to_string())
     });
@@ -1085,7 +1099,8 @@ fn log_damaged_pins(damaged: BTreeMap<String, PinError>) -> BTreeMap<String, Str
 fn warn_of_unpaired(peer: &str) {
     tracing::warn!(
         peer,
-        "not paired yet; run `trunkline peer invite` on one side and `peer join` on the other"
+        "this peer is not paired yet; run `trunkline peer invite` on one node and `trunkline peer join` on \
+         the other node"
     );
 }
 

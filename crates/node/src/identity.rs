@@ -32,7 +32,8 @@ pub enum IdentityError {
         cause: io::Error,
     },
     /// The content of the files is not a key and its certificate.
-    #[error("{} is damaged ({reason}); restore it from a backup, or remove identity.key and identity.crt to become a new node and pair again", path.display())]
+    #[error("{} is damaged ({reason}); restore the file from a backup, or remove identity.key and \
+             identity.crt, start the node with a new identity, and pair it again", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -40,7 +41,8 @@ pub enum IdentityError {
         reason: String,
     },
     /// Others can read the key.
-    #[error("{} can be read by others (mode {mode:o}); run `chmod 600` on it, and pair anew if it may have been copied", path.display())]
+    #[error("other users can read {} (mode {mode:o}); run `chmod 600` on this file; if someone may have \
+             copied it, remove it and pair the node again", path.display())]
     Exposed {
         /// The file.
         path: PathBuf,
@@ -114,7 +116,12 @@ impl NodeIdentity {
             .map_err(|error| damaged(&key_path, error.to_string()))?;
         rustls::sign::CertifiedKey::new(vec![certificate.clone()], signing)
             .keys_match()
-            .map_err(|_| damaged(&certificate_path, "it belongs to another key".to_owned()))?;
+            .map_err(|_| {
+                damaged(
+                    &certificate_path,
+                    "the certificate belongs to another key".to_owned(),
+                )
+            })?;
         Ok(Self {
             node,
             certificate,

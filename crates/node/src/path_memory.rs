@@ -49,15 +49,15 @@ const RTT_MAX: Duration = Duration::from_secs(3);
 enum MemoryError {
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
-    #[error("it is {0} bytes long, and {FILE_MAX} is the most")]
+    #[error("it is {0} bytes long, and the limit is {FILE_MAX}")]
     TooLong(u64),
     #[error("it is damaged: {0}")]
     Damaged(#[from] serde_json::Error),
-    #[error("it is of version {0}, and this node reads {VERSION}")]
+    #[error("it has version {0}, and this node reads version {VERSION}")]
     Version(u32),
-    #[error("it names {0} paths, and {PATHS_MAX} is the most")]
+    #[error("it names {0} paths, and the limit is {PATHS_MAX}")]
     TooMany(usize),
-    #[error("it says that a path has {rate_bit_s} bit/s and {rtt_us} µs, which cannot be")]
+    #[error("it contains impossible values for a path: {rate_bit_s} bit/s and {rtt_us} µs")]
     Impossible { rate_bit_s: u64, rtt_us: u64 },
 }
 
@@ -97,7 +97,8 @@ impl PathMemory {
             tracing::warn!(
                 path = %file.display(),
                 %error,
-                "paths to the peers are measured anew; the file is written again by itself"
+                "the file with the measured paths cannot be used; the node measures the paths to its peers \
+                 again and replaces the file"
             );
             Vec::new()
         });
@@ -183,7 +184,7 @@ impl PathFileUpdate {
             tracing::warn!(
                 path = %self.file.display(),
                 %error,
-                "what the paths to the peers are like is not kept over a restart"
+                "the measured paths to the peers could not be saved; after a restart the node measures them again"
             );
         }
     }

@@ -32,7 +32,7 @@ pub fn describe(config: &NodeConfig) -> String {
     line("node", config.name.clone());
     let identity = match NodeIdentity::load(&config.state_directory) {
         Ok(identity) => identity.node().to_string(),
-        Err(_) => "none yet; made on the first run".to_owned(),
+        Err(_) => "none yet; the node creates it on the first run".to_owned(),
     };
     line("identity", identity);
     line("state", config.state_directory.display().to_string());
@@ -51,12 +51,10 @@ pub fn describe(config: &NodeConfig) -> String {
     if let Some(address) = config.proxy.http_connect {
         line("http connect", address.to_string());
     }
-    let listen = config
-        .wan
-        .listen
-        .map_or("nowhere; it only dials out".to_owned(), |address| {
-            address.to_string()
-        });
+    let listen = config.wan.listen.map_or(
+        "off; the node only connects to its peers' addresses".to_owned(),
+        |address| address.to_string(),
+    );
     line("wan", listen);
     line("serves", serves(config));
     let controls = wan::known_congestion_controls();
@@ -114,8 +112,8 @@ pub fn describe(config: &NodeConfig) -> String {
     for peer in &config.peers {
         let prefixes: Vec<String> = peer.prefixes.iter().map(ToString::to_string).collect();
         let how = match &peer.address {
-            Some(address) => format!("dialled at {address}"),
-            None => "dials us".to_owned(),
+            Some(address) => format!("this node connects to {address}"),
+            None => "the peer connects to this node".to_owned(),
         };
         let paired = match pins.get(&peer.name) {
             Some(pin) => format!("paired ({})", pin.node.short()),
@@ -135,7 +133,7 @@ fn serves(config: &NodeConfig) -> String {
     let networks = match &config.serve {
         Some(serve) => serve.clone(),
         None if config.lan_interfaces.is_empty() => {
-            return "nothing: there is neither lan_interfaces under [node] nor serve under [policy]"
+            return "nothing: the configuration has neither lan_interfaces under [node] nor serve under [policy]"
                 .to_owned();
         }
         None => match surroundings::lan_networks(&config.lan_interfaces) {
@@ -147,8 +145,8 @@ fn serves(config: &NodeConfig) -> String {
     let networks = listed(&networks);
     match config.policy.serve_rules.len() {
         0 => networks,
-        1 => format!("{networks}; as far as 1 serve_rule lets"),
-        rules => format!("{networks}; as far as {rules} serve_rules let"),
+        1 => format!("{networks}; limited by 1 serve_rule"),
+        rules => format!("{networks}; limited by {rules} serve_rules"),
     }
 }
 
@@ -195,7 +193,8 @@ pub fn look(config: &NodeConfig) -> CheckFindings {
         && !controls.contains(name)
     {
         warnings.push(format!(
-            "this kernel does not have the congestion control `{name}` loaded (it has {}); `modprobe tcp_{name}` may help",
+            "the kernel has not loaded the congestion control `{name}` (it has {}); try `modprobe \
+             tcp_{name}`, or write another congestion_control under [wan]",
             controls.join(", ")
         ));
     }
@@ -262,7 +261,7 @@ fn look_at_state_directory(
         && matches!(lock.try_lock_shared(), Err(fs::TryLockError::WouldBlock))
     {
         obstacles.push(format!(
-            "another node uses the state directory {}; stop it, or write another state_directory under [node]",
+            "another node uses the state directory {}; stop that node, or write another state_directory under [node]",
             directory.display()
         ));
     }
@@ -270,7 +269,7 @@ fn look_at_state_directory(
         && !metadata.file_type().is_socket()
     {
         obstacles.push(format!(
-            "the administration socket {} cannot be made: {NO_SOCKET}",
+            "the administration socket {} cannot be created: {NO_SOCKET}",
             config.admin_socket.display()
         ));
     }
@@ -296,13 +295,13 @@ fn look_at_listeners(
         if let Err(error) = both {
             let hint = match error.kind() {
                 io::ErrorKind::AddrInUse => {
-                    "; another program has this port, `ss -lntup` shows which"
+                    "; another program uses this port, and `ss -lntup` shows which program"
                 }
                 io::ErrorKind::AddrNotAvailable => "; this machine has no such address",
                 _ => "",
             };
             obstacles.push(format!(
-                "{what} {address} cannot be listened on: {error}{hint}"
+                "the node cannot listen on {what} {address}: {error}{hint}"
             ));
         }
     }
@@ -311,7 +310,11 @@ fn look_at_listeners(
 /// Peers that cannot be trusted yet, or no more.
 fn look_at_pins(config: &NodeConfig, obstacles: &mut Vec<String>, warnings: &mut Vec<String>) {
     if config.peers.is_empty() {
-        warnings.push("there is no [[peer]], so nothing will be accelerated".to_owned());
+        warnings.push(
+            "the configuration has no [[peer]], so the node will accelerate nothing; write a \
+                       [[peer]] section"
+                .to_owned(),
+        );
     }
     let LoadedPins { pins, damaged } = match PinDirectory::new(&config.state_directory).load_all() {
         Ok(loaded) => loaded,
@@ -335,7 +338,8 @@ fn look_at_pins(config: &NodeConfig, obstacles: &mut Vec<String>, warnings: &mut
                 "peer `{name}` is not paired; run `trunkline peer invite` on that node and `trunkline peer join --name {name}` here"
             )),
             None => obstacles.push(format!(
-                "peer `{name}` is not paired, and without a peer there is nothing to do; run `trunkline peer invite` on that node and `trunkline peer join --name {name}` here"
+                "peer `{name}` is not paired, and without a paired peer the node has no work; run \
+                 `trunkline peer invite` on that node and `trunkline peer join --name {name}` here"
             )),
         }
     }
@@ -351,7 +355,9 @@ fn look_at_bounds(config: &NodeConfig, problems: &mut Vec<String>) {
     }
     for peer in config.peers.iter().filter(|peer| peer.prefixes.is_empty()) {
         problems.push(format!(
-            "peer `{}` has no prefixes, so connections from its clients' addresses are refused here; write prefixes = [...] with its clients' networks, or serve_peers_without_prefixes = true under [policy]",
+            "peer `{}` has no prefixes, so this node refuses connections from the addresses of the peer's \
+             clients; write the clients' networks as prefixes = [...] in this [[peer]], or \
+             serve_peers_without_prefixes = true under [policy]",
             peer.name
         ));
     }
@@ -372,7 +378,9 @@ fn look_at_accelerators(config: &NodeConfig, problems: &mut Vec<String>) {
         });
         let ways = ways.collect::<Vec<_>>().join(" or ");
         for (key, _) in delegated.iter().filter(|(_, is_set)| *is_set) {
-            problems.push(format!("[credentials] {key} does nothing without {ways}"));
+            problems.push(format!(
+                "{key} in [credentials] has no effect without {ways}"
+            ));
         }
     }
     let delegates = delegated.iter().any(|(_, is_set)| *is_set);
@@ -400,13 +408,15 @@ fn look_at_interception(
     }
     if !sys::has_capability(sys::CAP_NET_ADMIN) {
         obstacles.push(
-            "transparent interception needs CAP_NET_ADMIN; run as root or by the systemd unit, or use [proxy] with mode = \"off\"".to_owned(),
+            "transparent interception needs CAP_NET_ADMIN; run the node as root or by the systemd unit, or \
+             set mode = \"off\" in [intercept] and use [proxy]".to_owned(),
         );
     }
     for interface in &config.lan_interfaces {
         if !Path::new("/sys/class/net").join(interface).exists() {
             obstacles.push(format!(
-                "there is no interface `{interface}` here (`ip link` lists them)"
+                "this machine has no interface `{interface}`; write an interface that `ip link` lists in \
+                 lan_interfaces"
             ));
         }
     }
@@ -429,7 +439,8 @@ fn look_at_interception(
                 &mut *problems
             };
             places.push(format!(
-                "this machine does not forward {what}; what is not accelerated would not pass (echo 1 > {file})"
+                "this machine does not forward {what}, so connections that the node does not intercept \
+                 would fail; run `echo 1 > {file}`"
             ));
         }
     }
@@ -442,7 +453,9 @@ fn look_at_interception(
         };
         if value(interface).max(value("all")) == 1 {
             problems.push(format!(
-                "strict reverse path filtering on `{interface}` drops packets whose way back is another interface; write 2 to /proc/sys/net/ipv4/conf/{interface}/rp_filter if routes are asymmetric"
+                "strict reverse path filtering on `{interface}` drops packets from an address whose route \
+                 leaves by another interface; if your routes are asymmetric, write 2 to \
+                 /proc/sys/net/ipv4/conf/{interface}/rp_filter"
             ));
         }
     }
@@ -521,7 +534,7 @@ mod tests {
         for (credentials, smb, named) in [
             ("", "", vec![]),
             ("", one, vec!["[smb] channels"]),
-            (key, one, vec!["[credentials] keytab", "[smb] channels"]),
+            (key, one, vec!["keytab in [credentials]", "[smb] channels"]),
             ("", &format!("{on}{one}"), vec!["[smb] channels"]),
             (key, &format!("{on}{one}"), vec![]),
             ("", &format!("{on}channels = \"several\"\n"), vec![]),

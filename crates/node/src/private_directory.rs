@@ -43,7 +43,9 @@ pub enum StateDirectoryError {
     },
     /// It belongs to another user, who could put other keys and peers there.
     #[error(
-        "{} belongs to the user {owner}, and this process runs as the user {node}; run the node, and `node check` of it, as the user {owner} (`setpriv --reuid={owner} ...`). If the directory is to be the user {node}'s, run `chown -R {node} {}` as root",
+        "{} belongs to the user {owner}, but this process runs as the user {node}; run the node and `node \
+         check` as the user {owner} (`setpriv --reuid={owner} ...`), or give the directory to the user \
+         {node} with `chown -R {node} {}` as root",
         path.display(),
         path.display()
     )]
@@ -57,7 +59,8 @@ pub enum StateDirectoryError {
     },
     /// Others can put files there.
     #[error(
-        "others can write to {} (mode {mode:o}); run `chmod go-w {}`, and look for files in it that are not the node's",
+        "other users can write to {} (mode {mode:o}); run `chmod go-w {}`, and check that the directory \
+         contains only files of the node",
         path.display(),
         path.display()
     )]
@@ -233,7 +236,7 @@ fn open(path: &Path) -> io::Result<File> {
                 return Err(io::Error::new(
                     io::ErrorKind::PermissionDenied,
                     format!(
-                        "it is a symbolic link of the user {}; replace it by the directory",
+                        "it is a symbolic link that belongs to the user {}; replace the link by the directory itself",
                         metadata.uid()
                     ),
                 ));
@@ -304,7 +307,7 @@ mod tests {
         if give_away(&state) {
             let error = check_state_directory(&state).unwrap_err().to_string();
             let cure = format!("chown -R 0 {}", state.display());
-            let (first, second) = error.split_once("If ").unwrap();
+            let (first, second) = error.split_once(", or give ").unwrap();
             assert!(first.contains(&format!("as the user {OTHER}")), "{error}");
             assert!(second.contains(&cure), "{error}");
         }
@@ -350,7 +353,10 @@ mod tests {
             remove_durably(&file),
         ] {
             let error = refused.unwrap_err().to_string();
-            assert!(error.contains("symbolic link of the user 54321"), "{error}");
+            assert!(
+                error.contains("symbolic link that belongs to the user 54321"),
+                "{error}"
+            );
         }
         assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
     }

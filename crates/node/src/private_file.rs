@@ -18,7 +18,7 @@ const ROOT: u32 = 0;
 #[derive(Debug, Error)]
 pub enum PrivateFileError {
     /// It cannot be read.
-    #[error("cannot read {}: {cause}; {}write another {setting}, or leave it out", path.display(), owner_hint(path, cause))]
+    #[error("cannot read {}: {cause}; {}write another file as {setting}, or remove this setting", path.display(), owner_hint(path, cause))]
     Io {
         /// The file.
         path: PathBuf,
@@ -28,7 +28,8 @@ pub enum PrivateFileError {
         cause: io::Error,
     },
     /// Others can read or change it.
-    #[error("{} is open to others (mode {mode:o}); run `chmod 600` on it, and renew its secrets if others may have read them", path.display())]
+    #[error("other users can read or write {} (mode {mode:o}); run `chmod 600` on this file; if others may \
+             have read it, replace the secrets in it", path.display())]
     Exposed {
         /// The file.
         path: PathBuf,
@@ -36,7 +37,7 @@ pub enum PrivateFileError {
         mode: u32,
     },
     /// It belongs to another user.
-    #[error("{} belongs to the user {owner}, and the node runs as the user {node}; run `chown {node} {}` as root", path.display(), path.display())]
+    #[error("{} belongs to the user {owner}, but the node runs as the user {node}; run `chown {node} {}` as root", path.display(), path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
@@ -46,7 +47,7 @@ pub enum PrivateFileError {
         node: u32,
     },
     /// It is no regular file, or far too long.
-    #[error("{} is no file that {setting} can name", path.display())]
+    #[error("{} cannot be used, because it is not a regular file or is too long; write another file as {setting}", path.display())]
     NoFile {
         /// The file.
         path: PathBuf,
@@ -232,7 +233,7 @@ mod tests {
         assert!(is_no_file(&path));
         let missing = read(Path::new("/nowhere/secrets")).unwrap_err().to_string();
         assert!(missing.contains("/nowhere/secrets"), "{missing}");
-        assert!(missing.contains("another accounts"), "{missing}");
+        assert!(missing.contains("another file as accounts"), "{missing}");
     }
 
     #[test]

@@ -36,20 +36,21 @@ pub(crate) static NO_CLIENT_ACCEPTED: RepeatCounter =
 pub(crate) static CROWDED_OUT: RepeatCounter = RepeatCounter::new("too many unfinished handshakes");
 /// A client whose SYN was held could not get its server's outcome.
 pub(crate) static HELD_UNTOLD: RepeatCounter =
-    RepeatCounter::new("a held client cannot be told of its server");
+    RepeatCounter::new("the node could not send a held client the answer of its server");
 /// A socket option of a link could not be set.
 pub(crate) static NO_OPTION: RepeatCounter =
     RepeatCounter::new("a link's socket option could not be set");
 /// A paired node has no section.
 pub(crate) static NO_SECTION: RepeatCounter =
-    RepeatCounter::new("closed a link of a node without [[peer]]");
+    RepeatCounter::new("closed a link of a node that has no [[peer]] section");
 /// A limit was reached.
 pub(crate) static LIMIT_REACHED: RepeatCounter = RepeatCounter::new("limit reached");
 /// A client has its share of the flows.
 pub(crate) static SOURCE_AT_SHARE: RepeatCounter =
-    RepeatCounter::new("a client has its share of the flows");
+    RepeatCounter::new("a client has as many flows as its share allows");
 /// The lines about a count that fell below its limit again.
-pub(crate) static LIMIT_CLEARED: RepeatCounter = RepeatCounter::new("below the limit again");
+pub(crate) static LIMIT_CLEARED: RepeatCounter =
+    RepeatCounter::new("the node is below the limit again");
 
 /// Counts one kind of line.
 #[derive(Debug)]
@@ -172,7 +173,7 @@ impl RepeatCounter {
                 times = sum.occurrences,
                 addresses = sum.addresses,
                 within_s = self.interval.as_secs(),
-                "the same again, not logged each time"
+                "the same event occurred again; the node does not log every occurrence"
             );
         }
     }

@@ -121,10 +121,10 @@ impl ActiveConfig {
         match looked.changed {
             None => {}
             Some(Err(error)) => {
-                tracing::error!(%error, "the keytab was not read again; the keys that were there hold");
+                tracing::error!(%error, "the node could not read the keytab again; it continues with the old keys");
             }
             Some(Ok(new)) => {
-                tracing::info!(keys = new.keys(), "keytab read again");
+                tracing::info!(keys = new.keys(), "the node read the keytab again");
                 self.config.policy.accelerators.delegated.keytab = Some(new);
                 // It is the configuration that holds, with other keys.
                 let config = self.config.clone();
@@ -323,7 +323,7 @@ impl Node {
         tracing::info!(
             node = self.config.name,
             id = self.identity.node().short(),
-            "node is running"
+            "the node is running"
         );
         service_manager::notify("READY=1");
         let watchdog_ping = service_manager::watchdog_interval();
@@ -347,7 +347,7 @@ impl Node {
         if ended.is_ok() {
             self.heart.say_goodbye();
         }
-        tracing::info!(node = self.config.name, "node has stopped");
+        tracing::info!(node = self.config.name, "the node has stopped");
         ended
     }
 
@@ -420,12 +420,12 @@ impl Node {
                     continue;
                 }
                 () = &mut give_up => {
-                    tracing::warn!("flows were still open after the grace; they are reset");
+                    tracing::warn!("flows were still open after the time that `grace` allows; the node resets them");
                     return Ok(());
                 }
             }
             if stopping {
-                tracing::warn!("told twice to stop; flows are reset");
+                tracing::warn!("the node received a second stop signal; it resets all flows");
                 return Ok(());
             }
             stopping = true;
@@ -450,7 +450,7 @@ impl Node {
         let mut config = match read {
             Ok(config) => config,
             Err(error) => {
-                tracing::error!(%error, "the configuration was not read again; the old one holds");
+                tracing::error!(%error, "the node could not reload the configuration; it continues with the old one");
                 // Whom `peer remove` has removed is removed all the same.
                 let old = held.config.clone();
                 let pins = mailbox.reload(old, ConfirmedRemovals::EVERYTHING).await;
@@ -462,7 +462,7 @@ impl Node {
         let taken = mailbox.reload(config.clone(), confirmed).await?;
         held.flows_wanted = flows_wanted;
         for what in self.needs_restart(&config) {
-            tracing::warn!(what, "this change takes effect when the node is restarted");
+            tracing::warn!(what, "this change needs a restart of the node");
         }
         if let Some(changes) = changes {
             let rules = self.rules_of(&config);
@@ -649,7 +649,7 @@ fn listener(what: &'static str, address: SocketAddr) -> Result<std::net::TcpList
 }
 
 fn into_tokio(listener: std::net::TcpListener) -> Result<TcpListener, RunError> {
-    TcpListener::from_std(listener).map_err(step("hand a listener to the runtime"))
+    TcpListener::from_std(listener).map_err(step("register a listener with the runtime"))
 }
 
 fn drop_capabilities(intercepts: bool) -> io::Result<()> {
@@ -674,9 +674,9 @@ fn dictionary_key(config: &NodeConfig) -> Result<Option<DictionaryKey>, RunError
         match stored.as_mut().is_ok_and(|stored| stored.next().is_some()) {
             true => tracing::info!(
                 %key_file,
-                "made a key for the dictionary; what was on disk without it cannot be read any more"
+                "created a new key for the dictionary; the dictionary's old content on disk cannot be read any more"
             ),
-            false => tracing::info!(%key_file, "made a key for the dictionary"),
+            false => tracing::info!(%key_file, "created a key for the dictionary"),
         }
     }
     Ok(Some(key))

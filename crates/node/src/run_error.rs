@@ -16,7 +16,8 @@ use crate::private_directory::StateDirectoryError;
 pub enum RunError {
     /// Interception is wanted and not allowed.
     #[error(
-        "transparent interception needs CAP_NET_ADMIN; run as root or by the systemd unit, or set mode = \"off\" in [intercept] and use [proxy]"
+        "transparent interception needs CAP_NET_ADMIN; run the node as root or by the systemd unit, or set \
+         mode = \"off\" in [intercept] and use [proxy]"
     )]
     Privileges,
     /// The configuration is wrong.
@@ -56,17 +57,19 @@ pub enum RunError {
         cause: io::Error,
     },
     /// TLS cannot be set up.
-    #[error("TLS cannot be set up")]
+    #[error("cannot set TLS up")]
     Tls(#[from] rustls::Error),
     /// The engine's thread ended by itself.
-    #[error("the engine's loop ended unexpectedly; please report this with the log")]
+    #[error(
+        "the engine's loop ended unexpectedly, which is a bug; please report it together with the log"
+    )]
     LoopEnded,
 }
 
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "; another program (or another node) has this port, `ss -ltnp` shows which"
+            "; another program or node uses this port, and `ss -ltnp` shows which program"
         }
         io::ErrorKind::AddrNotAvailable => "; this machine has no such address",
         io::ErrorKind::PermissionDenied => {

@@ -18,7 +18,7 @@ pub(crate) fn notify(state: &str) {
     let sent = address
         .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
     if let Err(error) = sent {
-        tracing::debug!(%error, "the service manager could not be told");
+        tracing::debug!(%error, "the node could not notify the service manager");
     }
 }
 

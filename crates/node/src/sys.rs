@@ -26,7 +26,7 @@ pub(crate) fn fill_random(room: &mut [u8]) -> io::Result<()> {
     rustls::crypto::ring::default_provider()
         .secure_random
         .fill(room)
-        .map_err(|_| io::Error::other("the system gave no random numbers"))
+        .map_err(|_| io::Error::other("the operating system returned no random numbers"))
 }
 
 /// A timer that becomes readable when it is due, to the precision of the kernel's clock; to be made

@@ -461,7 +461,7 @@ fn blocked_udp(lab: &mut InterceptionLab) {
         .as_str()
         .unwrap()
         .to_owned();
-    assert!(why.contains("not answered"), "{why}");
+    assert!(why.contains("does not answer by UDP"), "{why}");
     assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
 
     for site in ["near", "far"] {
@@ -605,7 +605,7 @@ fn few_descriptors(site: &'static str) {
     let log = lab.log(site);
     for failure in [
         "cannot take a connection",
-        "cannot be put in place",
+        "cannot be installed",
         "Too many open files",
     ] {
         assert!(!log.contains(failure), "{log}");

@@ -164,7 +164,12 @@ async fn a_node_that_is_not_running_is_named() {
     drop(listener);
     let token = hub.invite(SystemTime::now(), address);
     let error = branch.join(&token).await.unwrap_err();
-    assert!(error.to_string().contains("is it running"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("check that the inviting node runs"),
+        "{error}"
+    );
 }
 
 /// Opens a link as the dialler does and reads the listener's first byte.

@@ -29,7 +29,7 @@ impl PageFile {
             .create(true)
             .truncate(false)
             .open(path)
-            .with_context(|| format!("{} cannot be written", path.display()))?;
+            .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self {
             path: path.to_owned(),
             file,
@@ -44,7 +44,7 @@ impl PageFile {
     pub(crate) fn write(mut self, page: &str) -> Result<()> {
         self.is_blank = false;
         self.replace(page)
-            .with_context(|| format!("{} cannot be written", self.path.display()))
+            .with_context(|| format!("cannot write {}", self.path.display()))
     }
 
     fn replace(&mut self, page: &str) -> std::io::Result<()> {
@@ -83,10 +83,7 @@ mod tests {
         PageFile::open(&path).unwrap().write("short").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "short");
         let error = PageFile::open(&folder.join("none/report.html")).unwrap_err();
-        assert!(
-            format!("{error:#}").contains("cannot be written"),
-            "{error:#}"
-        );
+        assert!(format!("{error:#}").contains("cannot write"), "{error:#}");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -87,66 +87,74 @@ impl ReasonCode {
     pub fn common_explanation(self) -> Option<ReasonExplanation> {
         let explanation = match self {
             Self::NO_ACCELERATOR => {
-                ReasonExplanation::new("no accelerator for this protocol; bytes pass as they are")
+                ReasonExplanation::new("no accelerator knows this protocol; the nodes carry its bytes unchanged")
             }
-            Self::ENCRYPTED => ReasonExplanation::new("the content is encrypted and no key was delegated")
+            Self::ENCRYPTED => ReasonExplanation::new("the content is encrypted, and the far node has no \
+                key for it in [credentials]")
                 .with_remedy(DELEGATE)
                 .recurring(),
-            Self::SIGNED => ReasonExplanation::new("the content is signed and no key was delegated")
+            Self::SIGNED => ReasonExplanation::new("the content is signed, and the far node has no key for \
+                it in [credentials]")
                 .with_remedy(DELEGATE)
                 .recurring(),
             Self::UNSUPPORTED => {
-                ReasonExplanation::new("a dialect or command the accelerator does not know")
-                    .with_remedy("a release that knows it")
+                ReasonExplanation::new("the hosts use a dialect or a command that the accelerator does not know")
+                    .with_remedy("upgrade both nodes, if a later release knows this dialect or command")
             }
-            Self::VIOLATION => ReasonExplanation::new("the hosts broke the protocol's rules"),
-            Self::LIMIT => ReasonExplanation::new("a limit of the accelerator was reached")
+            Self::VIOLATION => ReasonExplanation::new("a host sent a message that breaks the rules of its protocol"),
+            Self::LIMIT => ReasonExplanation::new("the flow reached a limit of the accelerator")
                 .with_remedy("raise the limit that the log names"),
-            Self::POLICY => ReasonExplanation::new("the policy says not to")
-                .with_remedy("change [policy] in the configuration"),
+            Self::POLICY => ReasonExplanation::new("the policy forbids acceleration of this flow")
+                .with_remedy("change [policy] in the configuration of this node or of the peer"),
             Self::UNKNOWN_ACCOUNT => ReasonExplanation::new(
-                "the content is signed or encrypted, and its account was not delegated",
+                "the content is signed or encrypted, and the account file of the far node does not list the \
+                 user's account",
             )
             .with_remedy(
-                "add the account to the file that accounts names in [credentials] of the node beside the server",
+                "add the account to the account file of the far node (accounts in [credentials])",
             )
             .recurring(),
             Self::WRONG_KEY => ReasonExplanation::new(
-                "the content is signed or encrypted, and not with the secret that was delegated",
+                "the content is signed or encrypted, and the far node's secret for this account is out of date",
             )
             .with_remedy(
-                "renew the account's secret in the file that accounts names, or the service's in that of keytab, in [credentials] of the node beside the server",
+                "on the far node, write the account's present secret into the account file (accounts in \
+                 [credentials]), or the service's present key into the keytab",
             )
             .recurring(),
             Self::MECHANISM => ReasonExplanation::new(
-                "the content is signed or encrypted, and its key was agreed in a way that is not followed",
+                "the content is signed or encrypted, and the accelerator does not know the login method of \
+                 this session",
             )
             .with_remedy(
-                "log in by Kerberos, with keys for AES or RC4, or by NTLM version 2; these are followed",
+                "have the client log in by Kerberos (with AES or RC4 keys) or by NTLM version 2; the \
+                 accelerator knows these methods",
             )
             .recurring(),
             Self::FORGED => ReasonExplanation::new(
-                "a signature or an encrypted message is not valid; it was not acted upon",
+                "a signature or an encrypted message is not valid; the accelerator did not use this message",
             )
-            .with_remedy("look for what alters messages on one of the LANs"),
+            .with_remedy("find the device on one of the LANs that changes messages"),
             Self::NO_KEYTAB => ReasonExplanation::new(
-                "the content is signed or encrypted by a Kerberos session, and no keytab was delegated",
+                "a Kerberos session signs or encrypts the content, and the far node has no keytab",
             )
             .with_remedy(
-                "name the service's keytab as keytab in [credentials] of the node beside the server",
+                "write keytab = \"FILE\" in [credentials] of the far node; FILE is the keytab of the service",
             )
             .recurring(),
             Self::UNKNOWN_TICKET => ReasonExplanation::new(
-                "the content is signed or encrypted by a Kerberos session, whose ticket no key of the keytab opens",
+                "a Kerberos session signs or encrypts the content, and no key in the far node's keytab \
+                 decrypts its ticket",
             )
             .with_remedy(
-                "add the service's present key to the file that keytab names in [credentials] of the node beside the server",
+                "add the service's present key to the keytab of the far node (keytab in [credentials])",
             )
             .recurring(),
             Self::UNCONFIRMED => ReasonExplanation::new(
-                "the server did not take what was answered in its place, and the client's next connection waited for that",
+                "the accelerator answered the client before the server did, and the server has not \
+                 confirmed this yet; a new connection of the client had to wait",
             )
-            .with_remedy("look for what keeps the server, or its LAN, from answering"),
+            .with_remedy("find out why the server, or its LAN, does not answer"),
             Self(_) => return None,
         };
         Some(explanation)
@@ -154,7 +162,8 @@ impl ReasonCode {
 }
 
 /// The remedy for a key that is missing: the operator delegates it.
-const DELEGATE: &str = "name an account file as accounts, or for Kerberos the service's keytab as keytab, in [credentials] of the node beside the server";
+const DELEGATE: &str = "in [credentials] of the far node, write accounts = \"FILE\" (an account file), or \
+                        for Kerberos keytab = \"FILE\" (the service's keytab)";
 
 /// The meaning of a reason, for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]

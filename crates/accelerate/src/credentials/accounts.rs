@@ -67,20 +67,21 @@ impl fmt::Debug for NtHash {
 pub enum AccountsError {
     /// A line is none of the format's.
     #[error(
-        "line {line} is no account; write DOMAIN\\USER:nt:32 hexadecimal digits, or DOMAIN\\USER:password:TEXT"
+        "line {line} is not an account; write DOMAIN\\USER:nt:HASH (HASH is 32 hexadecimal digits), or \
+         DOMAIN\\USER:password:TEXT"
     )]
     Line {
         /// Counted from 1.
         line: usize,
     },
     /// An account is listed twice.
-    #[error("line {line} repeats an account of an earlier line; keep one of them")]
+    #[error("line {line} names the same account as an earlier line; remove one of the two lines")]
     Twice {
         /// The line of the second one, counted from 1.
         line: usize,
     },
     /// More accounts than are taken.
-    #[error("there are more than 100,000 accounts")]
+    #[error("the file has more than 100,000 accounts; remove accounts that are not needed")]
     TooMany,
 }
 

@@ -40,10 +40,12 @@ impl PassReason {
     /// The reason as a clause.
     fn text(self) -> &'static str {
         match self {
-            Self::Method => "another method than GET and HEAD",
-            Self::Form => "a range, an upgrade, or another form that only the server can answer",
-            Self::Url => "a URL that can be read in two ways",
-            Self::NoCache => "the cache is switched off",
+            Self::Method => "the method is neither GET nor HEAD",
+            Self::Form => {
+                "only the server can answer a request of this form (a range, an upgrade or similar)"
+            }
+            Self::Url => "the URL is ambiguous",
+            Self::NoCache => "the configuration switches the cache off",
         }
     }
 }
@@ -121,12 +123,15 @@ impl FlowAccount {
     pub(super) fn note(&self) -> Option<String> {
         let mut text = String::new();
         if self.fetched > 0 {
-            let _ = write!(text, "{} fetched from the server", self.fetched);
+            let _ = write!(text, "{} requests answered by the server", self.fetched);
         }
         if let Some(reason) = self.pass_reason {
             let joint = if text.is_empty() { "" } else { "; " };
             let (passed, reason) = (self.passed, reason.text());
-            let _ = write!(text, "{joint}{passed} passed through (the last: {reason})");
+            let _ = write!(
+                text,
+                "{joint}{passed} requests sent on without the cache (the last because: {reason})"
+            );
         }
         (!text.is_empty()).then_some(text)
     }
@@ -258,7 +263,8 @@ mod tests {
         account.passed(PassReason::Method);
         let note = account.note().unwrap();
         assert!(
-            note.contains("1 fetched") && note.contains("another method"),
+            note.contains("1 requests answered by the server")
+                && note.contains("neither GET nor HEAD"),
             "{note}"
         );
     }

@@ -106,7 +106,11 @@ impl AcceleratorSettings for HttpSettings {
         };
         let mut remarks = tls.remarks();
         if !self.is_on {
-            remarks.push("[http.tls] does nothing without mode = \"on\" in [http]".to_owned());
+            remarks.push(
+                "[http.tls] has no effect, because mode is not \"on\" in [http]; write mode = \
+                          \"on\" there, or remove [http.tls]"
+                    .to_owned(),
+            );
         }
         remarks
     }

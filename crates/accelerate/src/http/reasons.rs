@@ -37,58 +37,69 @@ pub(crate) const TLS_HANDSHAKE: ReasonCode = ReasonCode::new(77);
 pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<ReasonExplanation> {
     let explanation = match code {
         UPGRADED => ReasonExplanation::new(
-            "the hosts speak another protocol on this connection since a CONNECT or an upgrade",
+            "after a CONNECT or an upgrade, the hosts use another protocol on this connection",
         ),
         CONTENT_GONE => ReasonExplanation::new(
-            "the dictionary lost the content of a stored response while it was being sent",
+            "the dictionary lost the content of a stored response while the node was sending it to the client",
         ),
-        TLS_MISSING => ReasonExplanation::new("the connection does not begin with TLS"),
+        TLS_MISSING => ReasonExplanation::new("the connection does not begin with a TLS handshake"),
         TLS_NO_NAME => ReasonExplanation::new(
-            "the client names no server in its first message (SNI), so the connection is not known to be listed",
+            "the client's first message contains no server name (SNI), so the node cannot compare it with \
+             the names in [http.tls]",
         ),
-        TLS_NOT_LISTED => ReasonExplanation::new("the server's name is not listed in [http.tls]")
-            .with_remedy("add it to intercept in [http.tls] of the node beside the client"),
+        TLS_NOT_LISTED => ReasonExplanation::new("intercept in [http.tls] does not list the server's name")
+            .with_remedy("add the server's name to intercept in [http.tls] of the near node"),
         TLS_ENCRYPTED_NAME => ReasonExplanation::new(
-            "the client encrypts the server's name (Encrypted Client Hello)",
+            "the client encrypts the server's name (Encrypted Client Hello), so the node cannot read it",
         ),
         TLS_PROTOCOL => ReasonExplanation::new(
-            "the client or the origin speaks neither HTTP/1.1 nor, towards the client, HTTP/2 inside TLS",
+            "inside TLS, the client offers neither HTTP/1.1 nor HTTP/2, or the origin does not offer HTTP/1.1",
         ),
         TLS_PINNED => ReasonExplanation::new(
-            "the client refused the operator's certificate for this name, and is left alone with it for an hour",
+            "the client refused the certificate that the near node made for this name; for an hour the node \
+             does not decrypt its connections to this name",
         )
-        .with_remedy("install the authority's certificate at the client; applications that pin their server's certificate stay as they are"),
+        .with_remedy("install the authority's certificate (ca_certificate) at the client; an application \
+                      that pins its server's certificate cannot be intercepted"),
         ORIGIN_CERTIFICATE => ReasonExplanation::new(
-            "the origin's certificate is not valid for the node beside it, so the client judges it itself",
+            "the far node found the origin's certificate invalid, so it left the check of the certificate \
+             to the client",
         )
-        .with_remedy("renew the origin's certificate, or name its authority in roots in [http.tls] of the node beside it"),
-        CLIENT_CERTIFICATE => ReasonExplanation::new("the origin asks for a certificate of the client"),
+        .with_remedy("renew the origin's certificate, or add the authority that signed it to roots in \
+                      [http.tls] of the far node"),
+        CLIENT_CERTIFICATE => ReasonExplanation::new("the origin requires a certificate from the client"),
         ORIGIN_TLS => ReasonExplanation::new(
-            "the node beside the origin cannot speak TLS 1.2 or 1.3 with it, or got no answer in time",
+            "the TLS handshake between the far node and the origin failed (the origin lacks TLS 1.2 and \
+             1.3), or had no answer in time",
         ),
         TLS_OFF => ReasonExplanation::new(
-            "the node beside the origin has no [http.tls], or no roots to verify the origin with",
+            "the far node has no [http.tls], or no root certificates with which it can verify the origin",
         )
-        .with_remedy("write [http.tls] in the configuration of the node beside the origin"),
+        .with_remedy("write [http.tls] in the configuration of the far node"),
         TLS_AUTHORITY => ReasonExplanation::new(
-            "the authority's certificate is not valid now, or its name constraints exclude the server's name",
+            "the authority's certificate (ca_certificate) is not valid now, or its name constraints exclude \
+             the server's name",
         )
-        .with_remedy("make another authority with `trunkline http ca`"),
+        .with_remedy("create a new authority with `trunkline http ca`"),
         TLS_HANDSHAKE => ReasonExplanation::new(
-            "the client ended several TLS handshakes with this node without a reason, as applications do that pin their server's certificate; it is left alone with this name for an hour",
+            "the client ended several TLS handshakes with the near node without a reason, as applications do \
+             that pin their server's certificate; for an hour the node does not decrypt its connections to this name",
         )
-        .with_remedy("install the authority's certificate at the client; applications that pin their server's certificate stay as they are"),
+        .with_remedy("install the authority's certificate (ca_certificate) at the client; an application \
+                      that pins its server's certificate cannot be intercepted"),
         ReasonCode::VIOLATION => ReasonExplanation::new(
-            "a message that can be understood in two ways, or that is not HTTP/1; it passes as it is",
+            "a message is ambiguous, or is not HTTP/1; the node forwards its bytes unchanged",
         ),
         ReasonCode::UNSUPPORTED => {
-            ReasonExplanation::new("a transfer coding other than chunked; it passes as it is")
+            ReasonExplanation::new("a message has a transfer coding other than chunked; the node forwards \
+                                    its bytes unchanged")
         }
         ReasonCode::LIMIT => ReasonExplanation::new(
-            "a head of more than 64 KiB or 256 fields, more than 1,024 requests under way, or a mebibyte sent without waiting for answers",
+            "a message head has more than 64 KiB or 256 fields, or more than 1,024 requests or 1 MiB of \
+             requests wait for their responses",
         ),
         ReasonCode::NO_ACCELERATOR | ReasonCode::POLICY => {
-            ReasonExplanation::new(format!("acceleration of HTTP is switched off on {source}"))
+            ReasonExplanation::new(format!("acceleration of HTTP is switched off on {source} (mode in [http])"))
         }
         _ => return None,
     };

@@ -185,7 +185,9 @@ impl HttpState {
                 }
                 (LogEvent::Failed(fault), _) => {
                     failure = Some(format!(
-                        "what was purged is gone from memory, but its entries may still be on disk: {fault}; remove accelerators/http in the state directory, or free space and purge again"
+                        "the purged content was removed from memory, but its index entries may still be on \
+                         disk: {fault}; remove accelerators/http in the state directory, or free disk space \
+                         and purge again"
                     ));
                     let trouble = DiskTrouble::Failed(fault);
                     let output = SharedOutput::DiskTrouble(trouble);

@@ -59,7 +59,8 @@ impl fmt::Display for FileName {
 /// A text is not a [`FileName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a file's name is 1 to {FILE_NAME_MAX} of a to z, 0 to 9, `.`, `-` and `_`, the first a letter or digit, without `.new` at its end"
+    "a file's name must have 1 to {FILE_NAME_MAX} characters from a to z, 0 to 9, `.`, `-` and `_`; it \
+     begins with a letter or digit, and does not end with `.new`"
 )]
 pub struct InvalidFileName;
 
@@ -166,7 +167,7 @@ pub struct FileListing {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileFault {
     /// There is no such file.
-    #[error("there is no such file")]
+    #[error("the file does not exist")]
     Missing,
     /// The disk is full, or a quota reached.
     #[error("the disk is full")]

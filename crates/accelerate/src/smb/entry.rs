@@ -89,7 +89,8 @@ fn parse(table: &SettingsTable) -> ParsedSettings {
     let staleness = reader.duration(
         "relaxed_staleness",
         GREATEST_STALENESS,
-        "nothing is told for longer than 10 s without word from the server",
+        "the longest permitted value is 10 s, because clients receive attributes of this age without a \
+         check at the server",
     )?;
     let settings = SmbSettings {
         consistency: match mode {
@@ -142,11 +143,11 @@ impl AcceleratorSettings for SmbSettings {
         let needs = match (self.is_on(), delegates) {
             (false, _) => "mode = \"strict\"",
             (true, false) => {
-                "accounts or keytab in [credentials]: only sessions whose key is known are told so"
+                "accounts or keytab in [credentials], because the node can do this only in sessions whose key it knows"
             }
             (true, true) => return Vec::new(),
         };
-        vec![format!("channels = \"one\" does nothing without {needs}")]
+        vec![format!("channels = \"one\" has no effect without {needs}")]
     }
 
     fn start(&self, _: StartContext) -> Box<dyn SharedState> {

@@ -15,27 +15,29 @@ pub(crate) const SIGNED_BY_SMB1: ReasonCode = ReasonCode::new(14);
 pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<ReasonExplanation> {
     let explanation = match code {
         GMAC => ReasonExplanation::new(
-            "the content is signed by AES-GMAC, which the policy keeps from renewing",
+            "the content is signed by AES-GMAC, and the configuration does not permit the node to renew \
+             such signatures",
         )
         .with_remedy(
-            "sign by AES-CMAC, or set resign_gmac = true in [smb] of the node beside the server and accept what it risks",
+            "have the hosts sign by AES-CMAC, or set resign_gmac = true in [smb] of the far node and accept \
+             the risk (docs/decisions/0040)",
         )
         .recurring(),
         SIGNED_BY_SMB1 => ReasonExplanation::new(
-            "the content is signed by SMB 1, whose signatures leave no room for further messages",
+            "the content is signed by SMB 1, and in signed SMB 1 the accelerator cannot add messages of its own",
         )
         .with_remedy(
-            "speak SMB 2 or 3 on both hosts, or let neither of them demand signatures of SMB 1",
+            "use SMB 2 or 3 on both hosts, or do not require signatures of SMB 1 on either host",
         )
         .recurring(),
         ReasonCode::ENCRYPTED => {
             let common = code.common_explanation()?;
             let delegate = common.remedy.clone().unwrap_or_default();
-            common.with_remedy(format!("{delegate}; or leave encryption off for this share"))
+            common.with_remedy(format!("{delegate}; or switch encryption off for this share"))
         }
         // The node beside the client offers the accelerator or does not, the one beside the server declines it.
         ReasonCode::NO_ACCELERATOR | ReasonCode::POLICY => ReasonExplanation::new(format!(
-            "acceleration of file shares (SMB) is switched off on {source}: mode in [smb]"
+            "acceleration of file shares (SMB) is switched off on {source} (mode in [smb])"
         ))
         .with_remedy("set mode = \"strict\" in [smb] of both nodes"),
         _ => return None,
@@ -76,9 +78,12 @@ mod tests {
         let explanation = explain(ReasonCode::ENCRYPTED, ReasonSource::ThisNode).unwrap();
         assert!(explanation.recurs);
         let remedy = explanation.remedy.unwrap();
-        assert!(remedy.starts_with("name an account file"), "{remedy}");
         assert!(
-            remedy.ends_with("; or leave encryption off for this share"),
+            remedy.starts_with("in [credentials] of the far node, write accounts"),
+            "{remedy}"
+        );
+        assert!(
+            remedy.ends_with("; or switch encryption off for this share"),
             "{remedy}"
         );
     }

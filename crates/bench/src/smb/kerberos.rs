@@ -219,7 +219,7 @@ impl KerberosTestBed {
         delegate(&self.home)?;
         wait::until(REREAD_LIMIT, "the node to read its keytab again", || {
             let text = fs::read_to_string(&log)?;
-            Ok(text.contains("keytab read again").then_some(()))
+            Ok(text.contains("read the keytab again").then_some(()))
         })
     }
 

@@ -204,7 +204,8 @@ impl ControlledLink {
         next.change(changes);
         if next.seed() != told.settings.seed() {
             return Err(InvalidRequest::because(anyhow!(
-                "the seed is {} for as long as the link runs, because all that chance has done so far follows from it; start another link for another seed",
+                "the seed {} cannot change while the link runs, because all random decisions so far depend \
+                 on it; start another link with another seed",
                 told.settings.seed()
             )));
         }
@@ -286,12 +287,12 @@ impl ControlledLink {
     fn answer(&self, line: &str) -> Value {
         let answered = match serde_json::from_str::<ControlRequest>(line) {
             Err(error) => Err(InvalidRequest::because(anyhow!(
-                "this is not a request: {error}"
+                "the request cannot be read: {error}"
             ))),
             Ok(ControlRequest::Status) => self.status(),
             Ok(ControlRequest::Set { settings, .. }) if settings.is_empty() => {
                 Err(InvalidRequest::because(anyhow!(
-                    "nothing is named that should be otherwise; name a setting, as in `--rate 5Mbit`"
+                    "the request names no setting to change; name a setting, as in `--rate 5Mbit`"
                 )))
             }
             Ok(ControlRequest::Set { settings, unheld }) => {

@@ -64,7 +64,7 @@ impl LinkWatch {
             return;
         };
         if self.warned_at.is_none_or(|at| now.since(at) >= SILENCE) {
-            tracing::warn!(from, reason, "the link is not what it was set to");
+            tracing::warn!(from, reason, "the link does not follow its settings");
             self.warned_at = Some(now);
         }
     }
@@ -92,7 +92,7 @@ impl LinkWatch {
             say(
                 &mut reason,
                 late,
-                &format!("of {departures} packets left over 0.2 ms late"),
+                &format!("of {departures} packets left more than 0.2 ms late"),
             );
         }
         let lost = [
@@ -153,7 +153,7 @@ mod tests {
         watch.look(at(2), departures(20_000, 201), "a");
         assert_eq!(
             watch.reason(),
-            Some("101 of 10000 packets left over 0.2 ms late")
+            Some("101 of 10000 packets left more than 0.2 ms late")
         );
         watch.look(at(3), departures(30_000, 201), "a");
         assert_eq!(watch.seconds(), 1);
@@ -167,7 +167,7 @@ mod tests {
         watch.look(at(2), departures(120, 2), "a");
         assert_eq!(
             watch.reason(),
-            Some("2 of 120 packets left over 0.2 ms late")
+            Some("2 of 120 packets left more than 0.2 ms late")
         );
     }
 
@@ -179,7 +179,7 @@ mod tests {
         watch.look_last(departures(70, 2));
         assert_eq!(
             watch.reason(),
-            Some("2 of 70 packets left over 0.2 ms late")
+            Some("2 of 70 packets left more than 0.2 ms late")
         );
         assert_eq!(watch.seconds(), 1);
 

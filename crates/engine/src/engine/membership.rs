@@ -157,7 +157,11 @@ impl Engine {
         let of_peer = self.flows.values().filter(|flow| flow.peer == node);
         let numbers: Vec<u64> = of_peer.map(|flow| flow.number).collect();
         for number in numbers {
-            self.fail_flow(now, number, "the peer was removed from this node's peers");
+            self.fail_flow(
+                now,
+                number,
+                "the operator removed the peer from this node's peers",
+            );
         }
         // With the session goes what could still be said of its path; the link tells of the end.
         self.peers.remove(&node);
@@ -172,7 +176,7 @@ impl Engine {
             self.offers.remove(&link);
             self.outputs.push_back(EngineOutput::CloseLink {
                 link,
-                reason: "the peer was taken out of the configuration".to_owned(),
+                reason: "the operator removed the peer from the configuration".to_owned(),
             });
         }
     }

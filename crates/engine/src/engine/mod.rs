@@ -388,7 +388,7 @@ impl Engine {
         {
             self.timers.pop_first();
             if self.directs.contains_key(&number) {
-                let reason = "a host was reset, and what it sent before was not taken in time";
+                let reason = "a host reset its connection, and the receiver did not accept its last data in time";
                 self.fail_direct(now, number, reason);
                 continue;
             }
@@ -426,11 +426,11 @@ impl Engine {
             .at_share(&self.config.limits, self.open_in_all());
         let at_share = at_share.into_iter();
         let mut shares_reached: Vec<String> = at_share
-            .map(|(clients, open)| format!("clients {clients} with {open}"))
+            .map(|(clients, open)| format!("clients {clients} ({open} flows)"))
             .collect();
         for peer in self.peers.values().filter(|peer| peer.is_at_share) {
             let (name, flows) = (&peer.config.name, peer.open());
-            shares_reached.push(format!("peer {name} with {flows}"));
+            shares_reached.push(format!("peer {name} ({flows} flows)"));
         }
         let (lan, wan) = self.flows.values().fold((0, 0), |(lan, wan), flow| {
             (
@@ -469,8 +469,8 @@ impl Engine {
         }
         match self.config.policy.serve_rules.len() {
             0 => {}
-            1 => texts.push("as far as 1 serve_rule lets".to_owned()),
-            rules => texts.push(format!("as far as {rules} serve_rules let")),
+            1 => texts.push("limited by 1 serve_rule".to_owned()),
+            rules => texts.push(format!("limited by {rules} serve_rules")),
         }
         texts
     }
@@ -710,7 +710,8 @@ impl Engine {
             let broken = FlowFailure {
                 recurs: None,
                 reset: ResetReason::Limit,
-                text: "the node's limit of memory was exceeded, and this flow held most".to_owned(),
+                text: "the node exceeded its memory limit, and this flow used most of the memory"
+                    .to_owned(),
             };
             self.turn(now, number, |_, _| Err(broken));
             self.count_session_memory();

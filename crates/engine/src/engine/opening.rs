@@ -302,7 +302,7 @@ impl Engine {
             },
         };
         let queued = flow.queued();
-        let state = format!("goes on directly: {}", reason.text());
+        let state = format!("continues as a direct connection: {}", reason.text());
         self.forget_flow(now, number, &state);
         self.open_direct(now, caller, queued, reason);
         let gone_on = match self.connections.contains_key(&caller.connection) {

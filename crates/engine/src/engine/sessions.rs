@@ -147,7 +147,7 @@ impl Engine {
                 self.offers.remove(&link);
                 self.outputs.push_back(EngineOutput::CloseLink {
                     link,
-                    reason: "a newer link took its place".to_owned(),
+                    reason: "a newer link replaced this link".to_owned(),
                 });
             }
             Said::LinkLost { link } => self.link_lost(node, link),

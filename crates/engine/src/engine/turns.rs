@@ -86,7 +86,11 @@ impl Engine {
                     if let Some(id) = id {
                         peer.session.reset(id, ResetReason::HostReset);
                     }
-                    self.forget_flow(now, number, "reset by the host beside this node");
+                    self.forget_flow(
+                        now,
+                        number,
+                        "a host on this node's LAN side reset the connection",
+                    );
                 }
                 Some(FlowEnd::PeerHostReset) => {
                     let reason = why::reset_text(ResetReason::HostReset);

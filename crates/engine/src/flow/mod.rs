@@ -372,7 +372,7 @@ impl Flow {
                 recurs: None,
                 // Unlike a host's reset, this one does not wait over there.
                 reset: ResetReason::Limit,
-                text: "a host was reset, and what it sent before was not taken in time".to_owned(),
+                text: "a host reset its connection, and the receiver did not accept its last data in time".to_owned(),
             });
         }
         let due = match &self.stage {

@@ -84,7 +84,7 @@ impl Flow {
                     return Err(FlowFailure {
                         recurs: None,
                         reset: ResetReason::Reduction,
-                        text: "the peer asks for more repairs than it can use".to_owned(),
+                        text: "the peer requests more repairs than it can use".to_owned(),
                     });
                 }
                 // Without the packet that it came in.
@@ -218,7 +218,7 @@ impl Flow {
             return Err(FlowFailure {
                 recurs: None,
                 reset: ResetReason::Reduction,
-                text: "the peer's data ends in the middle of a record".to_owned(),
+                text: "the peer's data ended in the middle of a record".to_owned(),
             });
         }
         self.accelerate(turn, AcceleratorInput::WanFinished)

@@ -77,7 +77,7 @@ fn locally_answered_client_costs_no_wan_bytes() {
     assert_eq!(received(&world, connection), b"local one\n");
     let (stages, _) = why(&world);
     assert!(
-        stages[0].ends_with("not opened at the peer yet"),
+        stages[0].ends_with("the peer has not been asked to connect yet"),
         "{stages:?}"
     );
     world.send(connection, b" two\n", true);
@@ -90,7 +90,7 @@ fn locally_answered_client_costs_no_wan_bytes() {
     let (stages, state) = why(&world);
     assert_eq!(state, "closed");
     assert!(
-        stages[0].contains("answered here, never opened"),
+        stages[0].contains("this node answered everything"),
         "{stages:?}"
     );
     assert!(
@@ -171,8 +171,8 @@ fn client_reset_before_open_reaches_nobody() {
     assert_eq!(flows(&world, NEAR), 0);
     assert_eq!(world.wan_bytes, before);
     let (stages, state) = why(&world);
-    assert_eq!(state, "reset by the host beside this node");
-    assert!(stages[0].contains("never opened"), "{stages:?}");
+    assert_eq!(state, "a host on this node's LAN side reset the connection");
+    assert!(stages[0].contains("no server saw the flow"), "{stages:?}");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn silent_peer_leads_to_local_answers_or_bypass() {
     let engine = &world.nodes[NEAR].engine;
     let ended = engine.flows(world.now);
     let states: Vec<_> = ended.iter().map(|flow| flow.state.as_str()).collect();
-    let directly = "goes on directly: the peer that serves it could not be reached";
+    let directly = "continues as a direct connection: the peer that serves this destination could not be reached";
     assert!(states.contains(&directly), "{states:?}");
     world.send(open, b"to the end", true);
     world.run_until(|world| world.client_host(open).was_closed, PATIENCE);

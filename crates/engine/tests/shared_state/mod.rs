@@ -190,7 +190,7 @@ fn purge_by_prefix_survives_a_crash() {
     assert!(purge(&mut world, "store", "").unwrap_err().contains("full"));
     let error = purge(&mut world, "passthrough", "").unwrap_err();
     assert!(
-        error.contains("those that do: ") && error.contains("store"),
+        error.contains("accelerators that do: ") && error.contains("store"),
         "{error}"
     );
 }

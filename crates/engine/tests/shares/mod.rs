@@ -73,7 +73,12 @@ fn one_client_leaves_half_of_the_flows() {
         .why(world.now, direct.flow)
         .unwrap();
     let (reason, remedy) = (&why.stages[0].why_not, &why.stages[0].remedy);
-    assert!(reason.as_ref().unwrap().contains("share of the flows"));
+    assert!(
+        reason
+            .as_ref()
+            .unwrap()
+            .contains("as many flows as its share allows")
+    );
     assert!(remedy.as_ref().unwrap().contains("source_flows_percent"));
 
     open(&mut world, "198.18.1.8", ArrivalMethod::Transparent);
@@ -157,7 +162,7 @@ fn one_of_several_peers_gets_half_the_flows() {
     assert!(world.nodes[NEAR].intercepted.is_empty());
     let flows = world.nodes[NEAR].engine.flows(world.now);
     let refused = flows.iter().find(|flow| flow.state != "open").unwrap();
-    assert_eq!(refused.state, "the far node is at a limit");
+    assert_eq!(refused.state, "the far node has reached a limit");
 }
 
 #[test]

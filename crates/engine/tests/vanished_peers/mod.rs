@@ -156,7 +156,7 @@ fn unsent_open_goes_directly_with_all_bytes() {
         .unwrap();
     let why_not = why.stages[0].why_not.clone().unwrap();
     assert!(
-        why_not.contains("fell silent before it was asked"),
+        why_not.contains("fell silent before this node asked"),
         "{why_not}"
     );
     // The far node goes on, hears of all that waited, and executes none of it.

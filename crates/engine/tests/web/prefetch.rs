@@ -245,7 +245,10 @@ fn what_nobody_asks_for_is_counted_and_fetched_less() {
         let note = why(&web);
         let count = format!("{} responses", fetched[number]);
         assert!(note.contains(&count), "{note}");
-        let count = format!(": 0 asked for, {} not asked for in time", fetched[number]);
+        let count = format!(
+            "; clients requested 0 of them, and {} expired unused",
+            fetched[number]
+        );
         assert!(note.contains(&count), "{note}");
         web.world.send(client, &[], true);
         web.world.run_for(Duration::from_secs(1));

@@ -52,7 +52,8 @@ pub enum AdminRequest {
 #[derive(Debug, Error)]
 pub enum AskError {
     /// No node listens.
-    #[error("no node is running here ({}: {cause}); start it with `trunkline node run`, or give its configuration with --config", socket.display())]
+    #[error("no node is running with this administration socket ({}: {cause}); start it with `trunkline \
+             node run`, or name its configuration file with --config", socket.display())]
     NotRunning {
         /// The path where it would listen.
         socket: PathBuf,
@@ -60,13 +61,15 @@ pub enum AskError {
         cause: io::Error,
     },
     /// The socket belongs to another user.
-    #[error("{} belongs to another user; run this as the user of the node (`sudo`)", .0.display())]
+    #[error("{} belongs to another user; run this command as the user of the node (for example with `sudo`)", .0.display())]
     NotPermitted(PathBuf),
     /// It did not answer.
-    #[error("the node does not answer ({0}); is it hung? its log says more")]
+    #[error("the node does not answer ({0}); it may hang, so look at its log")]
     NoAnswer(io::Error),
     /// The answer cannot be read.
-    #[error("the node's answer cannot be read; are node and command of the same version?")]
+    #[error(
+        "this command cannot read the node's answer; check that the node and this command have the same version"
+    )]
     InvalidMessage(#[from] serde_json::Error),
     /// The node refuses the request.
     #[error("{0}")]

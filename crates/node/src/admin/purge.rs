@@ -46,8 +46,8 @@ impl DictionaryPurge {
         Some(match failure {
             None => json!({}),
             Some(error) => json!({ "error": format!(
-                "the dictionary was emptied, but its key stays, so a copy of the disk or a crash \
-                 within the next seconds can bring it back: {error}"
+                "the dictionary was emptied, but its key could not be replaced; its old content can be read \
+                 from a copy of the disk, and a crash within the next seconds can restore it: {error}"
             ) }),
         })
     }

@@ -54,8 +54,9 @@ pub(crate) struct AdminContext {
     pub(crate) started: tokio::time::Instant,
 }
 
-/// The error for a file under the socket's name that is no socket; the node does not remove it.
-pub(crate) const NO_SOCKET: &str = "something that is no socket has this name; remove it, or write another admin_socket under [node]";
+/// The error for a file under the socket's name that is not a socket; the node does not remove it.
+pub(crate) const NO_SOCKET: &str = "a file with this name exists and is not a socket; remove the file, or \
+                                    write another admin_socket under [node]";
 
 /// Binds the socket for its owner alone. The state directory's lock is held, so an existing socket
 /// belongs to a dead node. Nothing else is removed.
@@ -102,7 +103,7 @@ async fn serve(stream: UnixStream, asked: &AdminContext) -> io::Result<()> {
         .await?;
     let answer = match serde_json::from_str(&line) {
         Ok(request) => asked.answer(request).await,
-        Err(error) => json!({ "error": format!("this is not a request: {error}") }),
+        Err(error) => json!({ "error": format!("the request cannot be read: {error}") }),
     };
     let mut text = answer.to_string();
     text.push('\n');
@@ -122,7 +123,8 @@ impl AdminContext {
             AdminRequest::Why { flow } => match self.mailbox.ask(OperatorQuestion::Why(flow)).await
             {
                 Some(Value::Null) => {
-                    return json!({ "error": format!("flow {flow} is not known (any more); `trunkline node flows` lists those that are") });
+                    return json!({ "error": format!("the node does not know flow {flow}, or has forgotten \
+                        it; `trunkline node flows` lists the flows that it knows") });
                 }
                 answered => answered,
             },
@@ -135,7 +137,8 @@ impl AdminContext {
                 match tokio::time::timeout(PURGING, purge).await {
                     Ok(answered) => answered,
                     Err(_) => Some(json!({ "error": format!(
-                        "the disk has not confirmed the removal after {} s; until it does, a crash can bring the content back",
+                        "the disk has not confirmed the removal after {} s; until it confirms, a crash can \
+                         restore the content",
                         PURGING.as_secs()
                     ) })),
                 }
@@ -209,11 +212,13 @@ async fn reload(
                 "is_beginning": is_beginning,
             }),
             Err(error) => {
-                json!({ "error": format!("the old configuration holds, the new one is refused: {error}") })
+                json!({ "error": format!("the node refused the new configuration and continues with the old \
+                                          one: {error}") })
             }
         }),
         Err(_) => Some(json!({ "error": format!(
-            "the configuration, or a file that it names, is still being read after {} s; until then the old one holds, and the log will say how it ended",
+            "after {} s the node is still reading the new configuration or a file that it names; it \
+             continues with the old configuration, and its log will contain the result",
             within.as_secs()
         ) })),
     }
@@ -233,7 +238,7 @@ mod tests {
         fs::write(&path, "somebody's").unwrap();
         let error = bind(&path).unwrap_err().to_string();
         assert!(
-            error.contains("no socket") && error.contains("admin_socket"),
+            error.contains("not a socket") && error.contains("admin_socket"),
             "{error}"
         );
         assert_eq!(fs::read_to_string(&path).unwrap(), "somebody's");
@@ -271,7 +276,7 @@ mod tests {
             .await
             .unwrap();
         let error = answer["error"].as_str().unwrap();
-        assert!(error.contains("still being read"), "{error}");
+        assert!(error.contains("still reading"), "{error}");
         drop(asked);
         assert_eq!(
             reload(&ask, ConfirmedRemovals::EVERYTHING, READING).await,

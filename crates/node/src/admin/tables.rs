@@ -45,7 +45,8 @@ pub fn status(status: &Value) -> String {
         line(
             "dropped here",
             format!(
-                "{} ({}): rules of this machine at hook {} drop them: {}. One of these lets them through:",
+                "{} ({}): rules of this machine's packet filter at hook {} drop these packets: {}. One of \
+                 these commands allows them:",
                 string(&blocked["what"]),
                 string(&blocked["family"]),
                 string(&blocked["hook"]),
@@ -61,7 +62,8 @@ pub fn status(status: &Value) -> String {
         line(
             "dropped here",
             format!(
-                "connections of some clients ({partly}), by rules of this machine; these pass by"
+                "rules of this machine's packet filter drop connections of some clients ({partly}); the \
+                 node bypasses these connections"
             ),
         );
     }
@@ -112,7 +114,7 @@ pub fn status(status: &Value) -> String {
     if limits != "none" {
         line(
             "limits",
-            format!("reached: {limits}; new connections pass by"),
+            format!("reached: {limits}; the node bypasses new connections"),
         );
     }
     let dictionary = &status["dictionary"];
@@ -187,7 +189,7 @@ fn peers(peers: &Value) -> String {
         let violations = count(&peer["violations_total"]);
         if violations > 0 {
             let value = format!(
-                "{} broke the rules of the protocol {violations} times; the log has the details",
+                "{} sent {violations} messages that break the rules of the protocol; the log has the details",
                 string(&peer["name"])
             );
             text.push('\n');
@@ -239,7 +241,7 @@ fn path(name: &str, path: &Value) -> String {
     line(
         "  round trip",
         format!(
-            "{} now, {} least, {} of it in queues; packets of {}",
+            "{} now, {} lowest, {} added by queues; packet size {}",
             milliseconds(&udp["rtt_ms"]),
             milliseconds(&udp["rtt_min_ms"]),
             milliseconds(&udp["queueing_ms"]),
@@ -249,7 +251,7 @@ fn path(name: &str, path: &Value) -> String {
     line(
         "  packets",
         format!(
-            "{} sent ({}), {} delivered; lost {}, {} after repair; repairs {}",
+            "{} sent ({}), {} delivered; {} lost, {} lost after error correction; {} repair packets",
             count(&udp["sent_packets"]),
             bytes(count(&udp["sent_bytes"])),
             count(&udp["delivered_packets"]),
@@ -260,7 +262,10 @@ fn path(name: &str, path: &Value) -> String {
     );
     let fallbacks = count(&path["fallbacks_total"]);
     if fallbacks > 0 {
-        line("  fallbacks", format!("{fallbacks} times back to TLS"));
+        line(
+            "  fallbacks",
+            format!("{fallbacks} times from UDP back to TLS"),
+        );
     }
     text
 }
@@ -515,7 +520,7 @@ mod tests {
         });
         let by_tls = json!({
             "name": "b", "path": {
-                "carries": "tls", "fallback": "UDP is not answered: blocked, or the path is broken",
+                "carries": "tls", "fallback": "the peer does not answer by UDP any more",
             },
         });
         let prefixes: Vec<String> = (0..40).map(|n| format!("2001:db8:{n}::/48")).collect();
@@ -532,9 +537,12 @@ mod tests {
         assert!(text.contains("asymmetric     198.18.1.0/24 to 198.18.2.0/24: bypassed"));
         assert!(text.contains("not paired     third"));
         assert!(text.contains("\npath to a-peer-"), "{text}");
-        assert!(text.contains("lost 12.35 %, 0.00 % after repair"), "{text}");
         assert!(
-            text.contains("path to b: TLS over TCP (UDP is not answered"),
+            text.contains("12.35 % lost, 0.00 % lost after error correction"),
+            "{text}"
+        );
+        assert!(
+            text.contains("path to b: TLS over TCP (the peer does not answer by UDP"),
             "{text}"
         );
         fits(&flows(&json!({ "flows": [sample_flow()] })));

@@ -64,7 +64,7 @@ fn refuse_moved_keys(
         };
         if let Some(key) = section.keys().find(|key| key.get_ref() == moved.was) {
             let message = format!(
-                "`{}` under [{}] has moved; write `{}` under [{}]",
+                "`{}` is not a key of [{}] any more; write `{}` under [{}] instead",
                 moved.was, moved.from, moved.is, moved.to
             );
             return Err(located.at(key.span(), &message));
@@ -79,7 +79,10 @@ fn parse(
     located: &SourceText<'_>,
 ) -> Result<Arc<dyn AcceleratorSettings>, ConfigError> {
     let DeValue::Table(section) = section.get_ref() else {
-        let message = format!("[{}] is a table; write its keys below it", entry.name);
+        let message = format!(
+            "[{}] must be a table; write its keys below its name in brackets",
+            entry.name
+        );
         return Err(located.at(section.span(), &message));
     };
     let table = located_table(section);
@@ -108,11 +111,11 @@ fn located_value(value: &Spanned<DeValue<'_>>) -> LocatedValue {
         DeValue::String(text) => SettingValue::Text(text.to_string()),
         DeValue::Integer(integer) => match i64::from_str_radix(integer.as_str(), integer.radix()) {
             Ok(number) => SettingValue::Number(number),
-            Err(_) => SettingValue::Other("a number beyond 64 bits"),
+            Err(_) => SettingValue::Other("a number of more than 64 bits"),
         },
         DeValue::Boolean(is_on) => SettingValue::Switch(*is_on),
         DeValue::Array(values) => SettingValue::List(values.iter().map(located_value).collect()),
-        DeValue::Float(_) => SettingValue::Other("a number with a fraction"),
+        DeValue::Float(_) => SettingValue::Other("a number that is not whole"),
         DeValue::Datetime(_) => SettingValue::Other("a date"),
         DeValue::Table(table) => SettingValue::Table(located_table(table)),
     };

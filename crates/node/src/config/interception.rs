@@ -85,7 +85,8 @@ impl FromStr for PortRange {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = || {
             format!(
-                "`{text}` is neither a port nor a range of ports; write 443 or \"8000-8099\", from 1 to 65535, the lower one first"
+                "`{text}` is neither a port nor a range of ports; write 443 or \"8000-8099\", with ports \
+                 from 1 to 65535 and the lower port first"
             )
         };
         let (first, last) = text.split_once('-').unwrap_or((text, text));
@@ -183,17 +184,19 @@ impl FromStr for MarkMatch {
         };
         let (Some(value), Some(mask)) = (value, mask) else {
             return Err(format!(
-                "`{text}` is not a packet mark; write the value and the mask as \"0x1/0x1\""
+                "`{text}` is not a packet mark; write a value and a mask, such as \"0x1/0x1\""
             ));
         };
         if value == 0 || value & !mask != 0 {
             return Err(format!(
-                "`{text}` matches no packet, or packets without a mark; write a value above 0 whose bits are all in the mask, as \"0x1/0x1\""
+                "`{text}` matches no packet, or matches packets without a mark; write a value above 0 whose \
+                 bits are all in the mask, such as \"0x1/0x1\""
             ));
         }
         if mask & OWN_MARK_BITS != 0 {
             return Err(format!(
-                "`{text}` uses the top byte of the packet mark, which the node sets itself; use bits of 0x00ffffff, as \"0x1/0x1\""
+                "`{text}` uses the top byte of the packet mark, which the node sets itself; use only bits \
+                 of 0x00ffffff, for example \"0x1/0x1\""
             ));
         }
         Ok(Self { value, mask })

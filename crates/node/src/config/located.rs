@@ -16,7 +16,7 @@ const SHOWN_COLUMNS: usize = 120;
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file could not be read.
-    #[error("cannot read the configuration {}: {cause}; give its path with --config", file.display())]
+    #[error("cannot read the configuration file {}: {cause}; name another file with --config, or correct the cause", file.display())]
     Unreadable {
         /// The file.
         file: PathBuf,
@@ -132,10 +132,12 @@ impl SourceText<'_> {
         }
         if message.starts_with("missing field") {
             let missing = quoted(message).unwrap_or_default();
-            return format!("`{missing}` is missing and has no default; write it here");
+            return format!(
+                "the key `{missing}` is missing and has no default; write it in this section"
+            );
         }
         if message.contains("invalid socket address") {
-            return "this is not an address with its port; write \"127.0.0.1:9100\" or \"[::1]:9100\"".to_owned();
+            return "this is not an address with a port; write an address such as \"127.0.0.1:9100\" or \"[::1]:9100\"".to_owned();
         }
         message.lines().collect::<Vec<_>>().join("; ")
     }
@@ -143,11 +145,12 @@ impl SourceText<'_> {
 
 fn unknown_key_text(unknown: &str, expected: &[&str], keys: &[&str]) -> String {
     let here = nearest(unknown, expected).map(|key| format!("; did you mean `{key}`?"));
-    let elsewhere =
-        || nearest(unknown, keys).map(|key| format!("; `{key}` exists, but in another section"));
+    let elsewhere = || {
+        nearest(unknown, keys).map(|key| format!("; the key `{key}` belongs to another section"))
+    };
     let hint = here.or_else(elsewhere).unwrap_or_default();
     format!(
-        "there is no key `{unknown}` here{hint} (keys here: {})",
+        "the key `{unknown}` does not exist in this section{hint} (its keys are: {})",
         expected.join(", ")
     )
 }

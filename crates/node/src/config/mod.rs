@@ -226,7 +226,7 @@ fn check(
     if *node.grace.get_ref() > sections::DurationSetting(GREATEST_GRACE) {
         return Err(located.at(
             node.grace.span(),
-            "a node that takes longer than 10 minutes to stop will be killed by whoever asked it; write \"600s\" or less",
+            "the service manager kills a node that needs more than 10 minutes to stop; write \"600s\" or less",
         ));
     }
     for interface in &node.lan_interfaces {
@@ -235,19 +235,20 @@ fn check(
     if intercept.mode == InterceptMode::Transparent && node.lan_interfaces.is_empty() {
         return Err(located.at(
             name_span,
-            "interception needs to know the LAN side; write lan_interfaces = [\"eth1\"] under [node], or mode = \"off\" under [intercept] for explicit proxies alone",
+            "transparent interception needs lan_interfaces; write lan_interfaces = [\"eth1\"] under [node], \
+             or mode = \"off\" under [intercept] if clients use only the proxies",
         ));
     }
     let rules = check_rules(
         intercept.rule,
-        ", or set a packet mark in your own ruleset and name it in only_marked",
+        ", or set a packet mark in your own ruleset and write this mark in only_marked",
         located,
     )?;
     let peers = check_peers(peers, wan.listen, located)?;
     if limits.flows == 0 {
         return Err(ConfigError::Whole {
             file: file.to_owned(),
-            message: "[limits] flows = 0 would pass everything by; write 1 or more".to_owned(),
+            message: "[limits] flows = 0 would bypass every connection; write 1 or more".to_owned(),
         });
     }
 
@@ -259,7 +260,8 @@ fn check(
             return Err(ConfigError::Whole {
                 file: file.to_owned(),
                 message: format!(
-                    "[limits] {name} = {percent} is no share; write 1 to 100 (per cent, 100 for no share)"
+                    "[limits] {name} = {percent} is not a percentage from 1 to 100; write a value in this \
+                     range (100 switches the share off)"
                 ),
             });
         }
@@ -346,7 +348,8 @@ fn accept_rules(
         return Err(located.at(
             beyond.span(),
             &format!(
-                "there are more than {ACCEPT_RULES_MAX} rules; let one rule list several prefixes and ports"
+                "the configuration has more than {ACCEPT_RULES_MAX} rules of this kind; list several \
+                 prefixes and ports in one rule"
             ),
         ));
     }
@@ -418,7 +421,8 @@ fn check_name(
     }
     Err(located.at(
         name.span(),
-        "a name is 1 to 32 lower-case letters, digits and `-`, and starts with a letter, because files and an nftables table are named after it; write name = \"branch-7\"",
+        "a name must have 1 to 32 lower-case letters, digits and `-`, and must start with a letter, because \
+         it becomes part of the names of files and of an nftables table; write a name such as \"branch-7\"",
     ))
 }
 
@@ -448,7 +452,7 @@ fn check_interface(
     }
     Err(located.at(
         interface.span(),
-        "this is not an interface's name; write one that `ip link` shows, such as \"eth1\"",
+        "this is not the name of a network interface; write a name that `ip link` shows, such as \"eth1\"",
     ))
 }
 
@@ -466,7 +470,8 @@ fn check_rules<Action>(
             return Err(located.at(
                 span,
                 &format!(
-                    "there are more than {} rules; let one rule list several prefixes and ports{instead}",
+                    "the configuration has more than {} rules of this kind; list several prefixes and ports \
+                     in one rule{instead}",
                     interception::RULES_MAX
                 ),
             ));
@@ -478,7 +483,8 @@ fn check_rules<Action>(
             return Err(located.at(
                 span,
                 &format!(
-                    "this rule is never reached: rule {} above matches everything, and the first rule that matches decides; move that one to the end",
+                    "this rule has no effect, because rule {} above it matches every connection, and the \
+                     first rule that matches decides; move rule {0} to the end",
                     earlier + 1
                 ),
             ));
@@ -488,7 +494,7 @@ fn check_rules<Action>(
                 return Err(located.at(
                     list.span(),
                     &format!(
-                        "an empty list matches no connection; leave {key} out to match all of them"
+                        "an empty list matches no connection; remove {key} to match every connection"
                     ),
                 ));
             }
@@ -500,7 +506,7 @@ fn check_rules<Action>(
         {
             return Err(located.at(
                 list.span(),
-                "an empty list matches no connection; leave ports out to match all of them",
+                "an empty list matches no connection; remove ports to match every connection",
             ));
         }
         let prefixes = |list: Option<Spanned<Vec<IpPrefix>>>| {
@@ -543,14 +549,18 @@ fn check_peers(
         if names.insert(name.clone(), span.start).is_some() {
             return Err(located.at(
                 span,
-                &format!("there are two peers called `{name}`; give each a name of its own"),
+                &format!(
+                    "two [[peer]] sections have the name `{name}`; give each peer a different name"
+                ),
             ));
         }
         let address = check_address(section.address, located)?;
         if address.is_none() && listen.is_none() {
             return Err(located.at(
                 span,
-                "this peer has no address to dial and this node listens nowhere, so they could never meet; write address = \"HOST:PORT\" here or listen = \"0.0.0.0:4433\" under [wan]",
+                "no link to this peer is possible, because this peer has no address and this node has no \
+                 [wan] listen; write address = \"HOST:PORT\" in this [[peer]], or listen = \"0.0.0.0:4433\" \
+                 under [wan]",
             ));
         }
         let mut prefixes = Vec::new();
@@ -560,7 +570,8 @@ fn check_peers(
             if let Some((other, owner)) = taken.iter().find(|(other, _)| other.overlaps(&prefix)) {
                 return Err(located.at(
                     span,
-                    &format!("`{prefix}` overlaps `{other}` of peer `{owner}`; a destination has one peer, so write prefixes that do not overlap"),
+                    &format!("`{prefix}` overlaps `{other}` of peer `{owner}`, but only one peer can serve \
+                              a destination; write prefixes that do not overlap"),
                 ));
             }
             taken.push((prefix, name.clone()));
@@ -587,7 +598,8 @@ fn check_address(
     }
     Err(located.at(
         address.span(),
-        "this is not HOST:PORT; write \"198.51.100.7:4433\", \"[2001:db8::7]:4433\" or \"hub.example.net:4433\"",
+        "this is not an address with a port; write an address such as \"198.51.100.7:4433\", \
+         \"[2001:db8::7]:4433\" or \"hub.example.net:4433\"",
     ))
 }
 

@@ -20,7 +20,7 @@ pub enum AccountFileError {
     #[error(transparent)]
     File(#[from] PrivateFileError),
     /// It is no text.
-    #[error("{} is no account file: it is not UTF-8", .0.display())]
+    #[error("{} is not an account file, because it is not UTF-8 text", .0.display())]
     NoText(PathBuf),
     /// The content is invalid.
     #[error("{}: {cause}", path.display())]
@@ -75,7 +75,10 @@ mod tests {
     fn errors_do_not_reveal_secrets() {
         let (_directory, path) = file(b"# ok\nCORP\\anna secret\n");
         let error = load(&path).unwrap_err().to_string();
-        assert!(error.contains("accounts: line 2 is no account"), "{error}");
+        assert!(
+            error.contains("accounts: line 2 is not an account"),
+            "{error}"
+        );
         assert!(!error.contains("secret"), "{error}");
         let (_directory, path) = file(b"secret\xff");
         let error = load(&path).unwrap_err().to_string();

@@ -179,7 +179,7 @@ impl KeytabPolls {
         if self.last.replace((now, told)).is_some() {
             tracing::warn!(
                 patience_s = PATIENCE.as_secs(),
-                "the keytab's disk does not answer; the keys that were there hold"
+                "the disk with the keytab does not answer; the node continues with the old keys"
             );
         }
     }
@@ -271,7 +271,7 @@ mod tests {
         let path = directory.path().join("keytab");
         for (bytes, wanted) in [
             (b"secret".to_vec(), "does not begin"),
-            (bytes(1, b'#')[..20].to_vec(), "entry 1 is cut off"),
+            (bytes(1, b'#')[..20].to_vec(), "entry 1 is truncated"),
         ] {
             write(&path, &bytes);
             let error = load(&path).unwrap_err().to_string();

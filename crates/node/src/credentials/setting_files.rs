@@ -16,7 +16,7 @@ pub enum SettingFileError {
     #[error(transparent)]
     Secret(#[from] PrivateFileError),
     /// A file cannot be read.
-    #[error("cannot read {}: {cause}; write another {setting}, or leave it out", path.display())]
+    #[error("cannot read {}: {cause}; write another file as {setting}, or remove this setting", path.display())]
     Io {
         /// The file.
         path: PathBuf,
@@ -26,7 +26,7 @@ pub enum SettingFileError {
         cause: std::io::Error,
     },
     /// A file is far too long.
-    #[error("{} is no file that {setting} can name", path.display())]
+    #[error("{} cannot be used, because it is not a regular file or is too long; write another file as {setting}", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
@@ -85,7 +85,7 @@ fn read(file: &SettingFile, node: u32) -> Result<Zeroizing<Vec<u8>>, SettingFile
 fn system_roots() -> Vec<u8> {
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {
-        tracing::warn!(%error, "some of the system's root certificates were not read");
+        tracing::warn!(%error, "some of the system's root certificates could not be read; the node does not use these");
     }
     let mut text = Vec::new();
     for certificate in found.certs {
@@ -141,6 +141,6 @@ mod tests {
         );
         fs::write(&path, "x".repeat(101)).unwrap();
         let error = read(&file(&path, false), node).unwrap_err().to_string();
-        assert!(error.contains("no file that"), "{error}");
+        assert!(error.contains("not a regular file"), "{error}");
     }
 }

@@ -159,7 +159,7 @@ impl EventLoop {
             Err(error) => {
                 tracing::warn!(
                     error,
-                    "no keys for UDP beside a link; it is carried by TLS alone"
+                    "no keys for the UDP path of a link; its flows travel by TLS only"
                 );
             }
         }
@@ -247,7 +247,7 @@ impl EventLoop {
             }
             // What does not leave is lost, which is told by nobody acknowledging it.
             Err(SendRefusal::Failed(error)) => {
-                tracing::debug!(link = link.0, %error, to = %transmit.to, "packets did not leave");
+                tracing::debug!(link = link.0, %error, to = %transmit.to, "the kernel did not send UDP packets");
             }
         }
         self.packets = packets;

@@ -24,8 +24,8 @@ enum ConfigLoss {
 
 fn in_words((name, flows, loss): (&str, usize, ConfigLoss)) -> String {
     let what = match loss {
-        ConfigLoss::Section => "its [[peer]] section is gone",
-        ConfigLoss::Prefixes => "its prefixes are gone",
+        ConfigLoss::Section => "its [[peer]] section is missing",
+        ConfigLoss::Prefixes => "its prefixes are missing",
     };
     match flows {
         1 => format!("{name} (1 flow; {what})"),
@@ -35,7 +35,8 @@ fn in_words((name, flows, loss): (&str, usize, ConfigLoss)) -> String {
 
 fn doubt_of_restrictions(config: &NodeConfig, lost: &[String]) -> String {
     format!(
-        "{} does not have {} any more; without that, more would be intercepted, served or stored",
+        "{} does not contain these restrictions any more: {}; without them, the node would intercept, serve \
+         or store more",
         config.file.display(),
         lost.join(", ")
     )
@@ -57,13 +58,13 @@ impl EventLoop {
         // confirmed.
         let LoadedPins { mut pins, damaged } = match self.parts.pins.load_all() {
             Ok(_) if !self.peers.is_empty() && !self.parts.pins.exists() => {
-                let error = "the directory of pins is gone; all peers stay as they were";
+                let error = "the directory of pins is missing; the node keeps all its peers";
                 tracing::error!("{error}");
                 return Err(error.to_owned());
             }
             Ok(loaded) => loaded,
             Err(error) => {
-                tracing::error!(%error, "configuration not read again; all stays as it was");
+                tracing::error!(%error, "the node did not reload the configuration; it continues with the old one");
                 return Err(error.to_string());
             }
         };
@@ -102,32 +103,32 @@ impl EventLoop {
             self.take_configuration(now, old, pins);
             tracing::warn!(
                 doubt,
-                "the configuration was read again and refused; the old one holds until \
-                 `trunkline node reload {flags}` confirms the new one"
+                "the node refused the new configuration and continues with the old one; to accept the new \
+                 one, run `trunkline node reload {flags}`"
             );
             return Err(format!(
-                "{doubt}. If that is meant, run `trunkline node reload {flags}`"
+                "{doubt}. If this change is intended, run `trunkline node reload {flags}`"
             ));
         }
         for restriction in &lost {
-            tracing::warn!(
-                restriction,
-                "a restriction was removed: it is gone from the configuration"
-            );
+            tracing::warn!(restriction, "the new configuration removed a restriction");
         }
         for (name, flows) in &removed {
             tracing::warn!(
                 peer = name,
                 flows,
-                "peer removed: its [[peer]] section is gone from the configuration"
+                "peer removed: the configuration has no [[peer]] section for it any more"
             );
         }
         let is_beginning = config.is_cut_from(&self.parts.config);
         if is_beginning {
-            tracing::warn!("the configuration is the beginning of the one before; was it cut off?");
+            tracing::warn!(
+                "the new configuration file contains only the beginning of the old one; check \
+                            that it is not truncated"
+            );
         }
         self.take_configuration(now, config, pins);
-        tracing::info!("configuration read again");
+        tracing::info!("the node reloaded its configuration");
         Ok(ConfigChanges {
             is_beginning,
             removed_restrictions: lost,
@@ -183,9 +184,10 @@ impl EventLoop {
         let file = config.file.display();
         Some(match is_cut {
             true => format!(
-                "{file} is the beginning of what it was, as if it had been cut off, and takes away peers: {losses}"
+                "{file} contains only the beginning of the old configuration, so it may be truncated, and \
+                 it removes peers: {losses}"
             ),
-            false => format!("{file} takes away peers that have flows: {losses}"),
+            false => format!("{file} removes peers that have flows: {losses}"),
         })
     }
 
@@ -218,7 +220,7 @@ impl EventLoop {
             .map(|(link, _)| *link)
             .collect();
         for link in revoked {
-            tracing::info!(link = link.0, "closed a link whose peer was removed");
+            tracing::info!(link = link.0, "closed a link, because its peer was removed");
             self.close_link(link);
         }
     }

@@ -17,7 +17,9 @@ pub(crate) fn examine(config: &NodeConfig) -> Vec<String> {
         match probe(&plan) {
             Ok(findings) => problems.extend(losses(&plan, &findings)),
             Err(error) => problems.push(format!(
-                "no probe could be sent through the packet filter, so it is not known whether it lets intercepted connections through ({error}); needed are `nft`, `ip` and `tc`, veth devices, and the kernel's sch_ingress, cls_u32 and act_mirred"
+                "no probe could be sent through the packet filter ({error}), so it is unknown whether the \
+                 packet filter drops intercepted connections; probes need `nft`, `ip` and `tc`, veth \
+                 devices, and the kernel modules sch_ingress, cls_u32 and act_mirred"
             )),
         }
     }
@@ -54,7 +56,9 @@ fn losses(plan: &ProbePlan, findings: &[ProbeFinding]) -> Vec<String> {
             };
             match way {
                 None => format!(
-                    "{probe}{more} is lost before it can be intercepted: the interface is down, or a rule at hook prerouting or ingress drops it (`nft list ruleset`, `iptables-legacy -t raw -S`)"
+                    "{probe}{more} is lost before the node can intercept it: the interface is down, or a \
+                     rule at hook prerouting or ingress drops the SYN (look at `nft list ruleset` and \
+                     `iptables-legacy -t raw -S`)"
                 ),
                 Some(way) => blocked(plan, &format!("{probe}{more}"), family, way),
             }
@@ -65,14 +69,19 @@ fn losses(plan: &ProbePlan, findings: &[ProbeFinding]) -> Vec<String> {
 fn blocked(plan: &ProbePlan, probe: &str, family: AddressFamily, way: PacketDirection) -> String {
     let chains = dropping_chains(way.hook());
     let suspects = match listed(&chains) {
-        None if way.hook() == "input" => "no chain there drops, so look at strict reverse path filtering (rp_filter = 1) and at `ip rule`".to_owned(),
-        None => "no chain there drops".to_owned(),
-        Some(list) => format!("drop there: {list}"),
+        None if way.hook() == "input" => {
+            "no chain at this hook drops packets, so look at strict reverse \
+                                          path filtering (rp_filter = 1) and at `ip rule`"
+                .to_owned()
+        }
+        None => "no chain at this hook drops packets".to_owned(),
+        Some(list) => format!("these chains drop packets there: {list}"),
     };
     let places: Vec<String> = chains.iter().filter_map(DroppingChain::nft_place).collect();
     let commands = remedy::commands(way, family, plan.delivery.mark, &plan.destinations, &places);
     format!(
-        "{probe}: {} ({}), because this machine drops the packets at hook {}; {suspects}. A running node would stop intercepting {}. One of these lets them through:\n    {}",
+        "{probe}: {} ({}), because this machine drops the packets at hook {}; {suspects}. A running node \
+         would stop intercepting {}. One of these commands allows the packets:\n    {}",
         way.what(),
         family.name(),
         way.hook(),
@@ -85,7 +94,10 @@ fn blocked(plan: &ProbePlan, probe: &str, family: AddressFamily, way: PacketDire
 fn skipped(chains: &[DroppingChain]) -> Option<String> {
     let list = listed(chains)?;
     Some(format!(
-        "intercepted connections are not forwarded, so the rules at hook forward do not hold for them: {list}; say with [[intercept.rule]] what is not to be intercepted, or have your own rules mark what may be and name the mark in [intercept] only_marked (docs/guides/node.md, \"Behind a packet filter\")"
+        "the kernel does not forward intercepted connections, so the rules at hook forward do not apply to \
+         them: {list}; exclude connections from interception with [[intercept.rule]], or let your own rules \
+         mark the connections that may be intercepted and write the mark in [intercept] only_marked \
+         (docs/guides/node.md, \"Behind a packet filter\")"
     ))
 }
 

@@ -70,9 +70,9 @@ impl PacketDirection {
         match self {
             Self::ClientToNode => "intercepted connections do not reach the node",
             Self::NodeToClient => "the node's answers do not reach the clients",
-            Self::NodeToServer => "connections with a client's address do not reach the servers",
+            Self::NodeToServer => "connections from a client's address do not reach the servers",
             Self::ServerToNode => {
-                "servers' answers to connections with a client's address do not reach the node"
+                "servers' answers to connections from a client's address do not reach the node"
             }
         }
     }

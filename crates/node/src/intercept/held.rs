@@ -87,7 +87,9 @@ impl HoldSockets {
         let opened = opened.inspect_err(|error| {
             tracing::warn!(
                 %error,
-                "intercepted clients are accepted before the server is asked, whatever `accept` says: their SYNs cannot be held here; that needs a kernel with nfnetlink_log, and packet sockets (AF_PACKET in RestrictAddressFamilies= of the systemd unit)"
+                "the node accepts every intercepted client before the server answers, and ignores `accept`, \
+                 because it cannot hold SYNs on this machine; holding needs a kernel with nfnetlink_log, \
+                 and packet sockets (AF_PACKET in RestrictAddressFamilies= of the systemd unit)"
             );
         });
         opened.ok()
@@ -133,7 +135,8 @@ fn admit_by_loopback() {
             tracing::warn!(
                 %error,
                 setting = format!("net.ipv4.conf.lo.{setting}"),
-                "a setting cannot be changed: with rp_filter = 1, clients that are accepted after the server wait one second longer; set it to 1, or rp_filter to 2"
+                "a kernel setting cannot be changed, and with rp_filter = 1 clients that are accepted after \
+                 the server wait one second longer; set the kernel setting to 1, or set rp_filter to 2"
             );
         }
     }
@@ -317,7 +320,7 @@ pub(crate) async fn attend(
     let mut reader = match hold.log.into_reader() {
         Ok(reader) => reader,
         Err(error) => {
-            tracing::error!(%error, "held connections cannot be taken; they pass by");
+            tracing::error!(%error, "held connections cannot be intercepted; the node bypasses them");
             return;
         }
     };
@@ -325,7 +328,7 @@ pub(crate) async fn attend(
         let logged = match reader.read().await {
             Ok(logged) => logged,
             Err(error) => {
-                tracing::error!(%error, "held connections cannot be taken any more; they pass by");
+                tracing::error!(%error, "held connections cannot be intercepted any more; the node bypasses them");
                 return;
             }
         };
@@ -414,7 +417,7 @@ fn take(
 fn warn_if_failed(sent: io::Result<()>) {
     if let Err(error) = sent {
         repeats::HELD_UNTOLD.tell(None, || {
-            tracing::warn!(%error, "a held client cannot be told of its server");
+            tracing::warn!(%error, "the node could not send a held client the answer of its server");
         });
     }
 }

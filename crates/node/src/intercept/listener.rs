@@ -30,7 +30,7 @@ pub(crate) fn bind(port: u16) -> io::Result<Vec<std::net::TcpListener>> {
     let mut listeners = vec![bind_one((Ipv4Addr::LOCALHOST, port).into())?];
     match bind_one((Ipv6Addr::LOCALHOST, port).into()) {
         Ok(listener) => listeners.push(listener),
-        Err(error) => tracing::warn!(%error, "no interception of IPv6"),
+        Err(error) => tracing::warn!(%error, "the node does not intercept IPv6"),
     }
     Ok(listeners)
 }

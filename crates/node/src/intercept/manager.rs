@@ -341,7 +341,7 @@ impl InterceptManager {
             state: "starting".to_owned(),
             report,
             counters: CounterReader::open()
-                .inspect_err(|error| tracing::warn!(%error, "counters of rules cannot be read"))
+                .inspect_err(|error| tracing::warn!(%error, "the counters of the interception rules cannot be read"))
                 .ok(),
             counts: PacketCounts::new(),
             guard: FirewallGuard::default(),
@@ -425,11 +425,13 @@ impl InterceptManager {
                 }
                 Err(_) if self.is_removed().await => {
                     tracing::info!(
-                        "the interception rules are gone, as after this node hung; all are put in place again"
+                        "the interception rules are missing, as after a time in which this node hung; the \
+                         node installs all rules again"
                     );
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a rule could not be changed; all are put in place again");
+                    tracing::warn!(%error, "an interception rule could not be changed; the node installs \
+                                            all rules again");
                 }
             }
         }
@@ -457,11 +459,13 @@ impl InterceptManager {
         match looked {
             Ok(true) => true,
             Ok(false) => {
-                tracing::warn!("somebody removed interception rules; they are put in place again");
+                tracing::warn!(
+                    "another program removed interception rules; the node installs them again"
+                );
                 false
             }
             Err(error) => {
-                tracing::debug!(%error, "interception rules could not be looked at");
+                tracing::debug!(%error, "the interception rules could not be checked");
                 true
             }
         }
@@ -490,13 +494,13 @@ impl InterceptManager {
         match installed {
             Ok(()) => {
                 if !self.in_place {
-                    tracing::info!("interception rules are in place");
+                    tracing::info!("the interception rules are installed");
                 }
                 self.in_place = true;
                 self.say("in place".to_owned());
             }
             Err(error) => {
-                tracing::error!(%error, "interception rules cannot be put in place; traffic passes by");
+                tracing::error!(%error, "the interception rules cannot be installed; the node bypasses all connections");
                 self.in_place = false;
                 self.say(format!("failed: {error}"));
             }
@@ -515,7 +519,7 @@ impl InterceptManager {
         })
         .await;
         if let Err(error) = removed {
-            tracing::error!(%error, "interception rules could not be removed");
+            tracing::error!(%error, "the interception rules could not be removed");
         }
         self.destinations.clear();
         self.say("removed".to_owned());
@@ -542,7 +546,9 @@ impl InterceptManager {
         {
             match counters.read(&table) {
                 Ok(counts) => self.counts = counts,
-                Err(error) => tracing::debug!(%error, "counters of rules could not be read"),
+                Err(error) => {
+                    tracing::debug!(%error, "the counters of the interception rules could not be read")
+                }
             }
         }
         let looked = self.guard.look(now, &self.counts);
@@ -567,7 +573,7 @@ impl InterceptManager {
             if self.blocked_opens.remove(&way) {
                 tracing::info!(
                     family = way.0.name(),
-                    "connections with a client's address get through the packet filter again"
+                    "the packet filter of this machine allows connections from clients' addresses again"
                 );
             }
         }
@@ -599,7 +605,8 @@ impl InterceptManager {
                 self.complain(
                     family,
                     way,
-                    "the packet filter of this machine drops intercepted connections; they are not intercepted until it lets them through",
+                    "the packet filter of this machine drops intercepted connections; the node does not \
+                     intercept connections until the packet filter allows them",
                 )
                 .await;
             }
@@ -608,7 +615,8 @@ impl InterceptManager {
                 self.set_destinations().await;
                 tracing::info!(
                     family = family.name(),
-                    "the packet filter lets intercepted connections through; they are intercepted again"
+                    "the packet filter of this machine allows intercepted connections; the node intercepts \
+                     connections again"
                 );
             }
             WithdrawalDecision::Partial(way) => {
@@ -616,7 +624,8 @@ impl InterceptManager {
                 tracing::warn!(
                     family = family.name(),
                     hook = way.hook(),
-                    "the packet filter of this machine drops intercepted connections of some clients; these are not intercepted for five minutes"
+                    "the packet filter of this machine drops intercepted connections of some clients; the \
+                     node bypasses these clients for five minutes"
                 );
             }
         }
@@ -631,7 +640,8 @@ impl InterceptManager {
             self.complain(
                 family,
                 way,
-                "the packet filter of this machine drops connections that are opened with a client's address; peers are told that they fail",
+                "the packet filter of this machine drops connections that the node opens from a client's \
+                 address; the node reports this failure to its peers",
             )
             .await;
         }
@@ -653,7 +663,11 @@ impl InterceptManager {
         let destinations = &self.plan.destinations;
         let commands = remedy::commands(way, family, self.ruleset.mark(), destinations, &places);
         for command in &commands {
-            tracing::error!(family = family.name(), command, "this would cure it");
+            tracing::error!(
+                family = family.name(),
+                command,
+                "this command allows the connections"
+            );
         }
         let advice = FirewallAdvice {
             chains: names,
@@ -699,7 +713,7 @@ impl InterceptManager {
                 }
                 let _ = write!(
                     state,
-                    "; {} is dropped at hook {}",
+                    "; the packet filter drops {} at hook {}",
                     family.name(),
                     way.hook()
                 );

@@ -108,7 +108,7 @@ fn feed(mut command: Command, input: &str) -> io::Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     Err(io::Error::other(match said.lines().next() {
         Some(first) => format!("{name}: {first}"),
-        None => format!("{name}: it failed without a word ({})", output.status),
+        None => format!("{name} failed without an error message ({})", output.status),
     }))
 }
 
@@ -176,7 +176,7 @@ mod tests {
         let error = feed(shell("exec 0<&-; exit 3"), &long_input()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "sh: it failed without a word (exit status: 3)"
+            "sh failed without an error message (exit status: 3)"
         );
     }
 

@@ -373,7 +373,9 @@ fn run(name: &str, arguments: &str) -> io::Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     Err(io::Error::other(format!(
         "{name} {arguments}: {}",
-        said.lines().next().unwrap_or("it failed without a word")
+        said.lines()
+            .next()
+            .unwrap_or("it failed without an error message")
     )))
 }
 

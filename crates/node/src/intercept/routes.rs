@@ -36,7 +36,7 @@ impl PolicyRoute {
     pub(super) fn set_up(&self) -> io::Result<()> {
         self.family("-4", "0.0.0.0/0")?;
         if let Err(error) = self.family("-6", "::/0") {
-            tracing::warn!(%error, "no interception of IPv6");
+            tracing::warn!(%error, "the node does not intercept IPv6");
         }
         Ok(())
     }

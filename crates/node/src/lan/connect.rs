@@ -88,12 +88,12 @@ pub(crate) async fn open(
     let connected = tokio::select! {
         connected = attempt => connected,
         failure = probe_for(client, server, descriptors) => {
-            tracing::debug!(%server, ?client, ?failure, "no answer to the client's address");
+            tracing::debug!(%server, ?client, ?failure, "the server did not answer the client's address");
             return Err(failure);
         }
     };
     connected.map_err(|error| {
-        tracing::debug!(%server, ?client, %error, "could not connect");
+        tracing::debug!(%server, ?client, %error, "could not connect to the server");
         failure(&error)
     })
 }
@@ -171,7 +171,9 @@ async fn connect(client: Option<SocketAddr>, server: SocketAddr) -> io::Result<O
             TOLD.call_once(|| {
                 tracing::warn!(
                     %error,
-                    "a peer's clients keep their addresses, and this node may not use them: set mode = \"transparent\" in [intercept]; until then their connections are refused"
+                    "a peer wants connections from its clients' addresses, but this node cannot use these \
+                     addresses without transparent interception; set mode = \"transparent\" in [intercept]. \
+                     Until then the node refuses these connections"
                 );
             });
             return Err(error);

@@ -55,7 +55,8 @@ pub enum ExchangeError {
     Token(#[from] TokenError),
     /// The inviter could not be reached.
     #[error(
-        "cannot reach the inviting node at {address}: {cause}; is it running (`trunkline node run`) and is the port open?"
+        "cannot reach the inviting node at {address}: {cause}; check that the inviting node runs \
+         (`trunkline node run`) and that firewalls allow this port"
     )]
     Unreachable {
         /// The expected address.
@@ -65,7 +66,8 @@ pub enum ExchangeError {
     },
     /// The answering host is not the inviter.
     #[error(
-        "whoever answered at {address} is not the node that made this token ({reason}); check the address given to `peer invite --address`"
+        "the host that answered at {address} is not the node that made this token ({reason}); check the \
+         address that was given to `peer invite --address`"
     )]
     NotTheInviter {
         /// The address.
@@ -75,15 +77,16 @@ pub enum ExchangeError {
     },
     /// The connection broke in the middle.
     #[error(
-        "the connection broke during pairing ({0}); make a new invitation, as this one may have been used up"
+        "the connection broke during pairing ({0}); make a new invitation, because this invitation may be used already"
     )]
     Broken(io::Error),
     /// The other side's message cannot be read.
-    #[error("the other node's answer cannot be understood; are both of the same version?")]
+    #[error("the other node's answer cannot be read; check that both nodes have the same version")]
     InvalidMessage,
     /// Used before.
     #[error(
-        "this token has been used already; run `trunkline peer invite` on the other node again (and look at its `peer list` if it was not you)"
+        "this token has been used already; run `trunkline peer invite` on the other node again, and if you \
+         did not use the token, look for an unknown node in its `peer list`"
     )]
     Used,
     /// Too late.
@@ -93,21 +96,24 @@ pub enum ExchangeError {
     Expired,
     /// The inviter does not know it.
     #[error(
-        "the inviting node does not know this token; was it made with the same state directory, and not removed?"
+        "the inviting node does not know this token; check that the token was made with the state directory \
+         of the running node, and that its invitation was not removed"
     )]
     Unknown,
     /// The proof did not fit.
     #[error(
-        "the proof of the token was refused; something between the nodes may be tampering with the connection"
+        "the inviting node refused the proof of the token; a device between the nodes may have changed the connection"
     )]
     WrongProof,
     /// The inviter has another node of that name.
     #[error(
-        "the inviting node has already paired another node under this name, or this node under another; remove that pin there first, or invite with another --name"
+        "the inviting node has already paired another node under this name, or has paired this node under \
+         another name; on the inviting node, run `trunkline peer remove` for the old pin, or invite with \
+         another --name"
     )]
     NameTaken,
     /// The inviter failed for a reason of its own.
-    #[error("the inviting node could not store the pairing; see its log")]
+    #[error("the inviting node could not store the pairing; look at the log of the inviting node")]
     InviterFailed,
     /// The pin could not be made here.
     #[error(transparent)]
@@ -235,7 +241,7 @@ fn decide(
     let name = open.name().unwrap_or(&request.joiner_name).to_owned();
     pins.check(&name, Some(joiner))?;
     open.mark_used().map_err(|error| {
-        tracing::error!(%error, "an invitation could not be marked used");
+        tracing::error!(%error, "an invitation could not be marked as used");
         ExchangeError::InviterFailed
     })?;
     let pin = pins.add(&name, joiner)?;

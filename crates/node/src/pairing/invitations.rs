@@ -36,11 +36,12 @@ pub enum InvitationError {
         cause: io::Error,
     },
     /// The system gave no random numbers.
-    #[error("the system gave no random numbers for a secret")]
+    #[error("the operating system returned no random numbers for a secret")]
     NoRandomness,
     /// Too many are remembered.
     #[error(
-        "there are {MOST_INVITATIONS} invitations already; remove old files from the invitations directory"
+        "{MOST_INVITATIONS} invitations exist already, and this is the limit; remove old files from the \
+         invitations directory"
     )]
     TooMany,
     /// No such invitation.

@@ -29,7 +29,7 @@ pub enum PinError {
         cause: io::Error,
     },
     /// The content of the file is not a pin.
-    #[error("{} is damaged ({reason}); remove it (`trunkline peer remove`) and pair again", path.display())]
+    #[error("the pin {} is damaged ({reason}); remove the pin with `trunkline peer remove`, and pair again", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -37,7 +37,8 @@ pub enum PinError {
         reason: String,
     },
     /// The name belongs to another identity.
-    #[error("`{name}` is already paired with another node ({}); run `trunkline peer remove {name}` first if that one is gone", node.short())]
+    #[error("the name `{name}` is already paired with another node ({}); if that node is out of use, run \
+             `trunkline peer remove {name}` first", node.short())]
     Taken {
         /// The name.
         name: String,
@@ -46,21 +47,23 @@ pub enum PinError {
     },
     /// The identity has another name.
     #[error(
-        "that node is already paired under the name `{name}`; use this name, or run `trunkline peer remove {name}` first"
+        "this node is already paired under the name `{name}`; use this name, or run `trunkline peer remove \
+         {name}` first"
     )]
     KnownAs {
         /// The name it has.
         name: String,
     },
     /// The peer is unknown.
-    #[error("no peer called `{name}` is paired; `trunkline peer list` shows those that are")]
+    #[error("no paired peer has the name `{name}`; `trunkline peer list` shows the paired peers")]
     Unknown {
         /// The requested name.
         name: String,
     },
     /// Not a name.
     #[error(
-        "`{name}` cannot name a peer; use 1 to 32 lower-case letters, digits and `-`, starting with a letter"
+        "`{name}` is not a valid name for a peer; use 1 to 32 lower-case letters, digits and `-`, starting \
+         with a letter"
     )]
     Name {
         /// The text.

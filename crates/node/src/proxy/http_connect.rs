@@ -39,13 +39,23 @@ impl ConnectStatus {
     #[must_use]
     pub fn answer(self) -> Vec<u8> {
         let (line, why) = match self {
-            ConnectStatus::BadRequest => ("400 Bad Request", "write CONNECT host:port HTTP/1.1"),
+            ConnectStatus::BadRequest => (
+                "400 Bad Request",
+                "the request is not valid; send CONNECT \
+                HOST:PORT HTTP/1.1",
+            ),
             ConnectStatus::MethodNotAllowed => (
                 "405 Method Not Allowed",
-                "this proxy takes CONNECT only; tell the client to tunnel (curl: --proxytunnel)",
+                "this proxy accepts only CONNECT; configure the client to use CONNECT (curl: --proxytunnel)",
             ),
-            ConnectStatus::TooLarge => ("431 Request Header Fields Too Large", "8 KiB are taken"),
-            ConnectStatus::BadGateway => ("502 Bad Gateway", "the name cannot be resolved"),
+            ConnectStatus::TooLarge => (
+                "431 Request Header Fields Too Large",
+                "the head of the request is \
+                longer than 8 KiB",
+            ),
+            ConnectStatus::BadGateway => {
+                ("502 Bad Gateway", "the server's name cannot be resolved")
+            }
         };
         let allow = match self {
             ConnectStatus::MethodNotAllowed => "Allow: CONNECT\r\n",
@@ -76,8 +86,14 @@ pub fn failure(failure: ConnectFailure) -> Vec<u8> {
             "403 Forbidden",
             "the far node may not connect to the server",
         ),
-        ConnectFailure::Exhausted => ("503 Service Unavailable", "the far node is at a limit"),
-        ConnectFailure::Other => ("502 Bad Gateway", "the far node could not connect"),
+        ConnectFailure::Exhausted => (
+            "503 Service Unavailable",
+            "the far node has reached a limit",
+        ),
+        ConnectFailure::Other => (
+            "502 Bad Gateway",
+            "the far node could not connect to the server",
+        ),
     };
     answer(line, "", why)
 }

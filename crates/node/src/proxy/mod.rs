@@ -73,7 +73,7 @@ pub(crate) async fn listen(
     loop {
         let (mut stream, client) = ConnectionNumbers::accept(&listener).await;
         let Some(place) = places.enter(client.ip(), SourceStanding::Unknown) else {
-            tracing::debug!(%client, "too many unfinished requests; closed");
+            tracing::debug!(%client, "closed a connection to the proxy, because too many requests are unfinished");
             continue;
         };
         let taken = connections.descriptors().await;
@@ -89,7 +89,10 @@ pub(crate) async fn listen(
             let requested = match place.hold(timely).await {
                 Ok(Ok(requested)) => requested,
                 Ok(Err(_)) => Err(io::ErrorKind::TimedOut.into()),
-                Err(CrowdedOut) => Err(io::Error::other("its place was needed for another")),
+                Err(CrowdedOut) => Err(io::Error::other(
+                    "closed an unfinished request, because another \
+                    connection needed its place",
+                )),
             };
             drop(place);
             match requested {

@@ -100,7 +100,8 @@ impl SurroundingsWatch {
 
     fn follow(&self) {
         let notes = rtnetlink::subscribe().inspect_err(|error| {
-            tracing::warn!(%error, every_s = READ_EVERY.as_secs(), "changes of routes are not told by the kernel; they are looked for");
+            tracing::warn!(%error, every_s = READ_EVERY.as_secs(), "the kernel does not report changes of \
+                routes; the node looks for changes itself");
         });
         let notes = notes.ok();
         loop {
@@ -151,7 +152,8 @@ impl SharedSurroundings {
                 if !std::mem::replace(has_failed, true) {
                     tracing::warn!(
                         %error,
-                        "the routes cannot be read; peers are served only what serve under [policy] lists"
+                        "the routes cannot be read; the node serves its peers only the networks that serve \
+                         under [policy] lists"
                     );
                 }
                 NetworkSurroundings::default()

@@ -114,7 +114,11 @@ pub(crate) async fn dial_while_needed(mut dialing: DialerContext) {
                 if error == last_error {
                     tracing::debug!(peer = dialing.name, error, "cannot dial");
                 } else {
-                    tracing::warn!(peer = dialing.name, error, "cannot dial; trying on");
+                    tracing::warn!(
+                        peer = dialing.name,
+                        error,
+                        "cannot connect to the peer; the node keeps trying"
+                    );
                     last_error = error;
                 }
                 tokio::time::sleep(backoff).await;
@@ -159,7 +163,9 @@ impl DialerContext {
         )
         .await?;
         if stream.get_ref().1.alpn_protocol() != Some(tls::SESSION) {
-            return Err(io::Error::other("it does not speak this protocol"));
+            return Err(io::Error::other(
+                "the other end does not use Trunkline's protocol",
+            ));
         }
         let first = within(HANDSHAKE_TIMEOUT, first_bytes(&mut stream)).await?;
         if let Ok(address) = stream.get_ref().0.peer_addr() {
@@ -180,7 +186,9 @@ impl DialerContext {
 async fn first_bytes(stream: &mut client::TlsStream<TcpStream>) -> io::Result<Bytes> {
     let mut buffer = vec![0; FIRST_BYTES];
     match stream.read(&mut buffer).await {
-        Ok(0) => Err(io::Error::other("it closed the link without a word")),
+        Ok(0) => Err(io::Error::other(
+            "the peer closed the link without a reason",
+        )),
         Ok(length) => Ok(Bytes::copy_from_slice(&buffer[..length])),
         Err(error) => Err(explain(error)),
     }
@@ -190,7 +198,7 @@ async fn first_bytes(stream: &mut client::TlsStream<TcpStream>) -> io::Result<By
 /// pinned peer.
 #[derive(Debug, Error)]
 #[error(
-    "it refused this node's identity; pair the two with `trunkline peer invite` and `peer join`"
+    "the peer refused this node's identity; pair the two nodes with `trunkline peer invite` and `trunkline peer join`"
 )]
 struct DialRefusal;
 
@@ -209,7 +217,7 @@ fn explain(error: io::Error) -> io::Error {
         return io::Error::other(DialRefusal);
     }
     if error.kind() == io::ErrorKind::UnexpectedEof {
-        return io::Error::other("it closed the link without a word");
+        return io::Error::other("the peer closed the link without a reason");
     }
     error
 }

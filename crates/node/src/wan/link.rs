@@ -172,7 +172,7 @@ pub(super) async fn carry(link: AuthenticatedLink, mailbox: LoopMailbox) {
     let addresses = match addresses(link.stream.get_ref().0) {
         Ok(addresses) => addresses,
         Err(error) => {
-            tracing::debug!(link = number.0, %error, "a link ended before it began");
+            tracing::debug!(link = number.0, %error, "a link ended before its handshake was complete");
             return;
         }
     };
@@ -232,7 +232,7 @@ async fn read(
     let mut buffer = vec![0; READ_BYTES];
     loop {
         match reader.read(&mut buffer).await {
-            Ok(0) => return (LinkEnd::ClosedByPeer, "the peer closed it"),
+            Ok(0) => return (LinkEnd::ClosedByPeer, "the peer closed the link"),
             Err(error) => {
                 tracing::debug!(link = link.0, %error, "reading a link failed");
                 return (end_of(&error), "reading failed");
@@ -285,7 +285,7 @@ async fn write(
                         },
                         () = tokio::time::sleep_until(closing.unwrap_or(started)),
                             if closing.is_some() => {
-                                return (LinkEnd::Lost, "closed by this node, unfinished");
+                                return (LinkEnd::Lost, "this node closed the link before all data was sent");
                             }
                     }
                 };
@@ -308,7 +308,7 @@ async fn write(
         }
     }
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, writer.shutdown()).await;
-    (LinkEnd::Lost, "closed by this node")
+    (LinkEnd::Lost, "this node closed the link")
 }
 
 /// The number of bytes that may stand between the engine and the socket.

@@ -85,7 +85,8 @@ pub(crate) async fn listen(
         listening,
     });
     if let Err(error) = SockRef::from(&listener).listen(BACKLOG) {
-        tracing::debug!(%error, "the kernel holds fewer connections than wanted");
+        tracing::debug!(%error, "the kernel's queue for new connections is shorter than the node asked for; \
+                                 raise net.core.somaxconn");
     }
     loop {
         let (stream, from) = match listener.accept().await {
@@ -119,7 +120,7 @@ pub(crate) async fn listen(
 
 fn crowded_out(from: SocketAddr) {
     repeats::CROWDED_OUT.tell(Some(from.ip()), || {
-        tracing::warn!(%from, "too many unfinished handshakes; closed one");
+        tracing::warn!(%from, "too many handshakes are unfinished; the node closed one of them");
     });
 }
 
@@ -147,7 +148,9 @@ impl LinkAcceptor {
             return Ok(None);
         }
         if stream.get_ref().1.alpn_protocol() != Some(tls::SESSION) {
-            return Err(io::Error::other("it does not speak this protocol"));
+            return Err(io::Error::other(
+                "the other end does not use Trunkline's protocol",
+            ));
         }
         let peer = stream
             .get_ref()
@@ -155,7 +158,7 @@ impl LinkAcceptor {
             .peer_certificates()
             .and_then(|chain| chain.first())
             .and_then(node_id)
-            .ok_or_else(|| io::Error::other("it showed no certificate"))?;
+            .ok_or_else(|| io::Error::other("the other end sent no certificate"))?;
         self.listening.known.note(from.ip());
         Ok(Some(AuthenticatedLink {
             number: self.listening.numbers.take(),

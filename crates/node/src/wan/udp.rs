@@ -155,7 +155,8 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
         tracing::warn!(
             wanted = KERNEL_BUFFER,
             got,
-            "the kernel limits UDP buffers, and a fast path loses packets in them; raise net.core.rmem_max and net.core.wmem_max"
+            "the kernel limits the UDP buffers, and a fast path loses packets when these buffers are full; \
+             raise net.core.rmem_max and net.core.wmem_max"
         );
     }
     Ok(socket)
@@ -168,7 +169,7 @@ pub(crate) async fn receive(socket: Arc<WanSocket>, paths: LinkPaths, mailbox: L
     let mut metas = [RecvMeta::default(); BATCH_SIZE];
     loop {
         if let Err(error) = socket.socket.readable().await {
-            tracing::error!(%error, "a UDP socket cannot be waited for; its paths end");
+            tracing::error!(%error, "the node cannot wait for a UDP socket; the datagram paths of this socket end");
             return;
         }
         let mut slices: Vec<IoSliceMut<'_>> = buffers
@@ -186,7 +187,7 @@ pub(crate) async fn receive(socket: Arc<WanSocket>, paths: LinkPaths, mailbox: L
             Err(error) => {
                 // Such as an ICMP message about what was sent before: authenticated packets alone
                 // say what a path is like.
-                tracing::debug!(%error, "a UDP socket reports");
+                tracing::debug!(%error, "a UDP socket reports an error");
                 continue;
             }
         };

@@ -74,7 +74,7 @@ fn describe(end: Option<ExitStatus>) -> String {
     match end.map(|end| (end.signal(), end.code())) {
         Some((Some(signal), _)) => format!("killed by signal {signal}"),
         Some((None, Some(code))) => format!("ended with exit code {code}"),
-        Some((None, None)) | None => "not told by the kernel".to_owned(),
+        Some((None, None)) | None => "for a reason that the kernel did not report".to_owned(),
     }
 }
 
@@ -104,7 +104,7 @@ fn attend(mut stream: &UnixStream, node: Option<&str>) -> bool {
                 ) =>
             {
                 if !removed && !goodbye && heard.elapsed() >= HUNG_AFTER {
-                    tracing::error!("the node hangs; its rules are taken away");
+                    tracing::error!("the node hangs; the watchdog removes its interception rules");
                     remove(node);
                     removed = true;
                 }
@@ -120,7 +120,7 @@ fn remove(node: Option<&str>) {
     if let Some(node) = node
         && let Err(error) = intercept::remove_table(node)
     {
-        tracing::error!(%error, "the rules of a dead or hung node could not be removed");
+        tracing::error!(%error, "the watchdog could not remove the interception rules of a dead or hung node");
     }
 }
 
@@ -135,17 +135,20 @@ fn restart(options: WatchdogOptions, end: &str) -> io::Result<()> {
         .filter(|then| then + RESTARTS_WITHIN.as_secs() > now)
         .collect();
     if options.restart.is_empty() {
-        tracing::error!(end, "the node is dead");
+        tracing::error!(end, "the node's process ended");
         return Ok(());
     }
     if restarts.len() >= RESTARTS {
         tracing::error!(
             end,
-            "the node is dead and died too often to be started again"
+            "the node's process ended; the watchdog does not start it again, because it ended too often"
         );
         return Ok(());
     }
-    tracing::error!(end, "the node is dead; starting it again");
+    tracing::error!(
+        end,
+        "the node's process ended; the watchdog starts it again"
+    );
     restarts.push(now);
     std::thread::sleep(RESTART_AFTER);
     let restarts: Vec<String> = restarts.iter().map(u64::to_string).collect();
@@ -183,6 +186,9 @@ mod tests {
         assert_eq!(described(9), "killed by signal 9");
         assert_eq!(described(128 | 11), "killed by signal 11");
         assert_eq!(described(1 << 8), "ended with exit code 1");
-        assert_eq!(describe(None), "not told by the kernel");
+        assert_eq!(
+            describe(None),
+            "for a reason that the kernel did not report"
+        );
     }
 }

@@ -99,11 +99,11 @@ impl WatchdogSupervision {
             heart.replace(None);
             let _ = tokio::task::spawn_blocking(move || child.wait()).await;
             watched = loop {
-                tracing::warn!("the watchdog is gone; starting another");
+                tracing::warn!("the watchdog ended; the node starts a new one");
                 tokio::time::sleep(NEXT_WATCHDOG_AFTER).await;
                 match self.start(&heart) {
                     Ok(watched) => break watched,
-                    Err(error) => tracing::error!(%error, "no watchdog can be started"),
+                    Err(error) => tracing::error!(%error, "the node cannot start a watchdog"),
                 }
             };
         }
@@ -125,7 +125,7 @@ async fn listen(
         if buffer[..length].contains(&REINSTALL)
             && let Some(intercept) = intercept
         {
-            tracing::warn!("this node hung for a while; its rules are put in place again");
+            tracing::warn!("this node hung for a while; it installs its interception rules again");
             let _ = intercept.send(InterceptChange::Reinstall);
         }
     }

@@ -13,7 +13,7 @@ const PEER_ITSELF: &str = "198.18.11.2:8081";
 const SILENT: &str = "198.18.2.2:8087";
 const NO_HOST: &str = "198.18.2.77:80";
 const NO_HOST_EITHER: &str = "198.18.2.78:80";
-/// A closed port whose clients are accepted at once, by the policy.
+/// A closed port whose clients are accepted before the server answered, by the policy.
 const CLOSED_AT_ONCE: &str = "198.18.2.2:8082";
 /// The address of a server that is started and stopped during a test.
 const COMES_AND_GOES: &str = "198.18.2.2:8083";
@@ -67,7 +67,10 @@ pub(super) fn first_connection(lab: &mut InterceptionLab) {
     for server in [SERVER, SERVER_IPV6] {
         // An earlier test has reached it.
         lab.fetch(server);
-        assert!(lab.last_intercept_stage().contains("accepted at once"));
+        assert!(
+            lab.last_intercept_stage()
+                .contains("accepted before the server answered")
+        );
     }
     for _ in 0..2 {
         let before = lab.flows_total("near");

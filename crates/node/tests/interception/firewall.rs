@@ -250,7 +250,7 @@ pub(super) fn forward_policy(lab: &mut InterceptionLab) {
     lab.set("near", &["nft", rules]);
     let found = problems_of(lab, "near");
     assert!(
-        found.contains("do not hold for them: inet fw forward (1 rule drops or rejects)"),
+        found.contains("do not apply to them: inet fw forward (1 rule drops or rejects)"),
         "{found}"
     );
     assert_eq!(lab.fetch(SERVER), IPV4, "interception skips the rule");

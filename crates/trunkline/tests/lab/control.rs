@@ -232,9 +232,9 @@ fn invalid_request_is_refused_and_changes_nothing() {
             &["--rate", "1Mbit", "--shaper", "rate=1Mbit,burst=2kB"],
             "contradict",
         ),
-        (&["--seed", "8"], "the seed is 7"),
+        (&["--seed", "8"], "the seed 7 cannot change"),
         (&["--trace", "/nowhere/trace"], "/nowhere/trace"),
-        (&[], "name what should be otherwise"),
+        (&[], "name a setting to change"),
         // Nobody has looked what this host carries, and beside a link nobody may.
         (&["--rate", "1Gbit"], "trunkline emulate calibrate"),
     ] {
@@ -249,14 +249,17 @@ fn invalid_request_is_refused_and_changes_nothing() {
     );
     let long = [b" ".repeat(70_000), b"\n".to_vec()].concat();
     for (line, hint) in [
-        (&b"nonsense\n"[..], "not a request"),
-        (b"\xff\xfe\n", "not a request"),
-        (b"{\"ask\":\"stop\"}\n", "not a request"),
+        (&b"nonsense\n"[..], "request cannot be read"),
+        (b"\xff\xfe\n", "request cannot be read"),
+        (b"{\"ask\":\"stop\"}\n", "request cannot be read"),
         (
             b"{\"ask\":\"set\",\"settings\":{\"speed\":\"1\"}}\n",
             "it has rate",
         ),
-        (b"{\"ask\":\"set\",\"settings\":{}}\n", "nothing is named"),
+        (
+            b"{\"ask\":\"set\",\"settings\":{}}\n",
+            "names no setting to change",
+        ),
         (&long, "one line of less than"),
     ] {
         let answer = link.say(line);
@@ -350,7 +353,7 @@ fn second_link_of_same_name_gets_another_socket() {
     let mut said = String::new();
     let errors = second.process.stderr.as_mut().unwrap();
     errors.read_to_string(&mut said).unwrap();
-    assert!(said.contains(&format!("answers to {name}")), "{said}");
+    assert!(said.contains(&format!("has the name {name}")), "{said}");
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn unwritable_dictionary_is_named_and_loses_no_byte() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("is the disk full?"), "{said}");
+    assert!(said.contains("check if the disk is full"), "{said}");
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(number(&document["bytes"]), 4 * MEBIBYTE);
     assert!(number(&document["unwritten_chunks"]) > 100);

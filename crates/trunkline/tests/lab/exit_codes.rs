@@ -28,10 +28,10 @@ const REFUSALS: [(&[&str], &str); 23] = [
     (&["run", "--rate", "0"], "`rate`"),
     (&["run", "--rate", "fast"], "64kbit"),
     (&["run", "--delay", "-5ms"], "below zero"),
-    (&["run", "--delay", "1", "%"], "one word: --delay 1%"),
+    (&["run", "--delay", "1", "%"], "without a space: --delay 1%"),
     (
         &["set", "--rate", "1.5", "Mbit"],
-        "one word: --rate 1.5Mbit",
+        "without a space: --rate 1.5Mbit",
     ),
     (&["run", "--seed", "-1"], "seed"),
     (&["run", "--preset", "4g"], "lte"),
@@ -51,11 +51,11 @@ const REFUSALS: [(&[&str], &str); 23] = [
     (&["run", "--bridge", "eth1,eth1"], "two different"),
     (&["run", "--io", "xdp"], "--bridge"),
     (&["run", "--io", "xdp", "--", "true"], "--io"),
-    (&["run", "--delay", "5ms", "--"], "no command behind --"),
+    (&["run", "--delay", "5ms", "--"], "no command follows --"),
     (&["run", "--device-a", "x", "--device-b", "x"], "--device-b"),
     (&["run", "--device-a", "longer-than-names-are"], "1 to 15"),
     (&["presets", "4g"], "lte"),
-    (&["set"], "name what should be otherwise"),
+    (&["set"], "name a setting to change"),
 ];
 
 #[test]
@@ -101,7 +101,11 @@ fn replay_succeeds_only_on_a_whole_log() {
     for (text, code, hint) in [
         (rows.clone() + &end(2, 0), 0, ""),
         (with_untaken + &end(3, 0), 0, ""),
-        (row(0, "lost", 1_000_000) + &end(1, 0), FAILED, "every fate"),
+        (
+            row(0, "lost", 1_000_000) + &end(1, 0),
+            FAILED,
+            "differ from those in the log",
+        ),
         (rows.clone(), FAILED, "has no end"),
         (rows.clone() + &end(2, 3), FAILED, "lacks 3 records"),
         (rows.clone() + &end(3, 0), FAILED, "there are 2"),

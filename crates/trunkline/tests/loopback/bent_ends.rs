@@ -278,15 +278,18 @@ fn key_prompt_can_be_interrupted() {
 #[test]
 fn invalid_options_are_reported_before_sending() {
     let cases = [
-        ("--max-transfer-time-ratio=nan", "a threshold is a number"),
+        (
+            "--max-transfer-time-ratio=nan",
+            "a threshold must be a number",
+        ),
         ("--min-efficiency=inf", "a number of percent"),
         ("--max-buffer-delay=-1", "a number of percent"),
         (
             "--html=/nonexistent/page.html",
-            "page.html cannot be written",
+            "cannot write /nonexistent/page.html",
         ),
-        ("--html=/tmp", "/tmp cannot be written"),
-        ("--key-file=/dev/zero", "a key is a few words"),
+        ("--html=/tmp", "cannot write /tmp"),
+        ("--key-file=/dev/zero", "use a few words"),
     ];
     // Nothing listens there: whoever gets as far is told so.
     let port = {

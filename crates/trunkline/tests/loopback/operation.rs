@@ -125,7 +125,7 @@ fn foreign_state_directory_is_refused_with_the_remedy() {
         &format!("admin_socket = {socket:?}\n[intercept]"),
     );
     fs::write(&config, with_socket).unwrap();
-    refuses("no socket");
+    refuses("not a socket");
     assert_eq!(fs::read_to_string(&socket).unwrap(), "content");
 }
 
@@ -166,7 +166,10 @@ fn root_operates_nodes_of_another_user() {
     // A removal is known when the node says so, and so is a new pairing.
     let (code, said) = sites.says("near", &["peer", "remove", "far"], "");
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("The running node knows it now."), "{said}");
+    assert!(
+        said.contains("The running node has applied this change."),
+        "{said}"
+    );
     sites.ask("far", &["peer", "remove", "near"], "");
     let reach = sites.reach();
     let invite = ["peer", "invite", "--name", "near", "--address", &reach];
@@ -174,17 +177,23 @@ fn root_operates_nodes_of_another_user() {
     // Under a name that the running node's configuration does not have.
     let (code, said) = sites.says("near", &["peer", "join", "--name", "hub"], &token);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("The running node does not know it"), "{said}");
+    assert!(
+        said.contains("The running node has not applied this change"),
+        "{said}"
+    );
     assert!(said.contains("[[peer]] called `hub`"), "{said}");
     sites.ask("near", &["peer", "remove", "hub"], "");
     sites.ask("far", &["peer", "remove", "near"], "");
     let token = sites.ask("far", &invite, "");
     let (code, said) = sites.says("near", &["peer", "join", "--name", "far"], &token);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("The running node knows it now."), "{said}");
+    assert!(
+        said.contains("The running node has applied this change."),
+        "{said}"
+    );
     sites.wait_for_status("near", |status| status["peers"][0]["state"] == "up");
 
     sites.stop("near");
     let (_, said) = sites.says("near", &["peer", "remove", "far"], "");
-    assert!(said.contains("No node runs here now"), "{said}");
+    assert!(said.contains("No node is running now"), "{said}");
 }

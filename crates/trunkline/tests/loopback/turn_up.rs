@@ -256,7 +256,10 @@ fn service_without_criteria_is_not_judged() {
         &[&common[..], &["--cir=1Mbit", "--frame-sizes=64"]].concat(),
         KEY,
     );
-    assert_refused(&{ tiny }.output().unwrap(), "do not hold a tagged packet");
+    assert_refused(
+        &{ tiny }.output().unwrap(),
+        "have no space for the tester's packet",
+    );
 }
 
 /// A threshold that cannot be met is refused before a test of three minutes.
@@ -264,7 +267,7 @@ fn service_without_criteria_is_not_judged() {
 fn threshold_above_the_offer_is_refused_first() {
     let server = MeasureServer::start();
     let here = run(server.port, &["--max-rate=5Mbit", "--min-rate=10Mbit"], KEY);
-    assert_refused(&here, "cannot show --min-rate");
+    assert_refused(&here, "is too low to test --min-rate");
     let there = run(server.port, &["--min-rate=2Gbit"], KEY);
     assert_refused(&there, "start it with --max-rate 3");
 }

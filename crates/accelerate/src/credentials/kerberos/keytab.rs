@@ -29,20 +29,23 @@ const TRIES_MAX: usize = 16;
 pub enum KeytabError {
     /// It does not begin like one.
     #[error(
-        "it does not begin with 5 and 2, as a keytab does; write one with `ktutil` or `net ads keytab`"
+        "the file is not a keytab, because it does not begin with the bytes 5 and 2; create a keytab with \
+         `ktutil` or `net ads keytab`"
     )]
     NoKeytab,
     /// An entry ends in the middle.
-    #[error("entry {entry} is cut off or damaged; write the file anew")]
+    #[error("entry {entry} is truncated or damaged; create the file again")]
     Damaged {
         /// Counted from 1.
         entry: usize,
     },
     /// More keys than are taken.
-    #[error("there are more than 10,000 keys")]
+    #[error("the file has more than 10,000 keys; remove keys that are not needed")]
     TooMany,
     /// None of its keys can be used.
-    #[error("it holds no key for AES or RC4; let the service have one")]
+    #[error(
+        "the file contains no key for AES or RC4; give the service an AES key, and create the file again"
+    )]
     NoKey,
 }
 

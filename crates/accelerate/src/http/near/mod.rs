@@ -670,8 +670,8 @@ impl AcceleratorHalf for HttpNearHalf {
 
     fn note(&self) -> Option<String> {
         let validated = self.validated;
-        let validated = (validated > 0)
-            .then(|| format!("{validated} stored responses confirmed by the server"));
+        let validated =
+            (validated > 0).then(|| format!("the server confirmed {validated} stored responses"));
         let ahead = self.prefetch.as_ref().and_then(NearPrefetch::note);
         let notes = validated.into_iter().chain(ahead);
         let notes: Vec<String> = notes.chain(self.account.note()).collect();

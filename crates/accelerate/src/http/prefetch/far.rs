@@ -814,7 +814,7 @@ impl FarPrefetch {
     pub(in crate::http) fn note(&self) -> Option<String> {
         (self.promised_total > 0).then(|| {
             format!(
-                "{} subresources ({} bytes) fetched ahead of the client, {} given up",
+                "prefetch: the node fetched {} objects ({} bytes) before the client requested them, and abandoned {}",
                 self.fetched, self.fetched_bytes, self.cancelled
             )
         })

@@ -498,7 +498,8 @@ impl NearPrefetch {
         let count = self.table.with(|table| table.count(self.asker.flow));
         (count.responses > 0).then(|| {
             format!(
-                "{} responses ({} bytes) came ahead of their requests: {} asked for, {} not asked for in time",
+                "prefetch: {} responses ({} bytes) arrived before their requests; clients requested {} of \
+                 them, and {} expired unused",
                 count.responses, count.bytes, count.used, count.unused
             )
         })

@@ -365,7 +365,8 @@ fn held_response_is_forgotten_in_time() {
     let note = stand.flows[&1].near.note().unwrap();
     assert_eq!(
         note,
-        "1 responses (5 bytes) came ahead of their requests: 0 asked for, 1 not asked for in time"
+        "prefetch: 1 responses (5 bytes) arrived before their requests; clients requested 0 of them, and 1 \
+         expired unused"
     );
 }
 

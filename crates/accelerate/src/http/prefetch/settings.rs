@@ -81,7 +81,7 @@ impl fmt::Display for HostPattern {
 /// A text is not a [`HostPattern`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a host is written as \"intranet.example\", and all hosts of a domain as \"*.example\", without a port"
+    "write a host as \"intranet.example\", or all hosts of a domain as \"*.example\"; do not write a port"
 )]
 pub struct InvalidHostPattern;
 

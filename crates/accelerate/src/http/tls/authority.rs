@@ -44,19 +44,21 @@ const SERIAL_BYTES: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthorityError {
     /// The certificate's file is no PEM certificate.
-    #[error("the certificate is not one in PEM")]
+    #[error("the certificate file is not in PEM format")]
     Certificate,
     /// The key's file is no PEM private key of a kind that is supported.
-    #[error("the key is not a private key in PEM (ECDSA P-256 or P-384, Ed25519, or RSA)")]
+    #[error(
+        "the key file is not a private key in PEM format (ECDSA P-256 or P-384, Ed25519, or RSA)"
+    )]
     Key,
     /// The certificate has another key.
-    #[error("the key is not that of the certificate")]
+    #[error("the key does not belong to the certificate")]
     OtherKey,
     /// The certificate may not sign others.
-    #[error("the certificate is not that of an authority (basicConstraints CA:TRUE)")]
+    #[error("the certificate does not belong to an authority (it lacks basicConstraints CA:TRUE)")]
     NotAuthority,
     /// A name that the authority shall be limited to is none.
-    #[error("{0:?} is no domain to permit; write one such as corp.example")]
+    #[error("{0:?} is not a domain name; write a domain such as corp.example")]
     Domain(String),
     /// The library refused.
     #[error("{0}")]

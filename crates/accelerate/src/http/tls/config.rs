@@ -70,7 +70,10 @@ impl TlsSettings {
             ("exclude", &settings.exclude),
         ] {
             if names.len() > NAMES_MAX {
-                let message = format!("`{key}` lists more than {NAMES_MAX} names");
+                let message = format!(
+                    "`{key}` lists more than {NAMES_MAX} names; use patterns such as \
+                                       \"*.corp.example\""
+                );
                 return Err(reader.wrong(key, message));
             }
         }
@@ -80,7 +83,8 @@ impl TlsSettings {
         ] {
             if settings.intercepts() && file.is_none() {
                 let message = format!(
-                    "`intercept` needs `{key}`; `trunkline http ca` makes the files of an authority"
+                    "`intercept` needs `{key}`, which is missing; `trunkline http ca` creates the files of \
+                     an authority"
                 );
                 return Err(reader.wrong("intercept", message));
             }
@@ -133,7 +137,8 @@ impl TlsSettings {
         let mut remarks = Vec::new();
         if self.intercepts() && !self.may_store_decrypted {
             remarks.push(
-                "tls.intercept decrypts, but nothing is cached or deduplicated without tls.store_decrypted = true on both nodes".to_owned(),
+                "tls.intercept decrypts connections, but the node can neither cache nor deduplicate their \
+                 content; write tls.store_decrypted = true on both nodes".to_owned(),
             );
         }
         for (key, is_set) in [
@@ -143,7 +148,10 @@ impl TlsSettings {
             ("block_quic", self.blocks_quic),
         ] {
             if is_set && !self.intercepts() {
-                remarks.push(format!("tls.{key} does nothing without tls.intercept"));
+                remarks.push(format!(
+                    "tls.{key} has no effect, because tls.intercept is missing; write \
+                                      tls.intercept, or remove tls.{key}"
+                ));
             }
         }
         remarks
@@ -188,12 +196,18 @@ impl TlsSettings {
         let mut contents = contents.iter();
         if self.intercepts() {
             let (Some(certificate), Some(key)) = (contents.next(), contents.next()) else {
-                return Err("the authority's files are missing".to_owned());
+                return Err(
+                    "the configuration does not name the files of the authority; write \
+                            ca_certificate and ca_key"
+                        .to_owned(),
+                );
             };
             let authority = LeafAuthority::parse(certificate, key).map_err(|error| {
                 let path = |path: &Option<String>| path.clone().unwrap_or_default();
                 let (certificate, key) = (path(&self.ca_certificate), path(&self.ca_key));
-                format!("{certificate} and {key} are no authority for [http.tls]: {error}")
+                format!(
+                    "{certificate} and {key} cannot be used as the authority of [http.tls]: {error}"
+                )
             })?;
             loaded.authority = Some(Arc::new(authority));
         }
@@ -202,7 +216,8 @@ impl TlsSettings {
         if self.roots.is_some() && (roots.is_empty() || bad > 0) {
             let path = self.roots.clone().unwrap_or_default();
             return Err(format!(
-                "{path}, which roots under [http.tls] names, has {} certificates in PEM and {bad} that cannot be read; write a bundle of PEM certificates",
+                "{path} (roots under [http.tls]) contains {} readable certificates and {bad} unreadable \
+                 ones; write a bundle of PEM certificates into it",
                 roots.len()
             ));
         }
@@ -225,7 +240,10 @@ fn read_roots(pem: &[u8]) -> (RootCertStore, usize) {
 fn path(reader: &mut TableReader<'_>, key: &'static str) -> Result<Option<String>, SettingError> {
     let path = reader.text(key)?;
     match path {
-        Some("") => Err(reader.wrong(key, format!("`{key}` is the path of a file"))),
+        Some("") => Err(reader.wrong(
+            key,
+            format!("`{key}` is not the path of a file; write a path in quotes"),
+        )),
         _ => Ok(path.map(str::to_owned)),
     }
 }
@@ -263,7 +281,8 @@ impl FromStr for NamePattern {
 /// A text is no [`NamePattern`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no name to intercept; write a host's name, or \"*.\" and a domain such as \"*.corp.example\""
+    "{0:?} is not a valid name here; write a host's name, or a pattern for all hosts of a domain such as \
+     \"*.corp.example\""
 )]
 pub struct InvalidNamePattern(String);
 
@@ -351,10 +370,7 @@ mod tests {
         ] {
             let error = TlsSettings::parse(&table(&[("intercept", list(&[name]))])).unwrap_err();
             assert_eq!(error.span(), 7..8, "{name}");
-            assert!(
-                error.to_string().contains("no name to intercept"),
-                "{error}"
-            );
+            assert!(error.to_string().contains("not a valid name"), "{error}");
         }
     }
 
@@ -399,7 +415,7 @@ mod tests {
         let remarks = settings.remarks();
         assert_eq!(remarks.len(), 2, "{remarks:?}");
         assert!(
-            remarks[0].contains("tls.ca_key does nothing"),
+            remarks[0].contains("tls.ca_key has no effect"),
             "{remarks:?}"
         );
     }

@@ -129,7 +129,7 @@ pub(crate) enum TlsFrame {
 
 /// Why bytes are no frame of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a frame of an intercepted connection is malformed")]
+#[error("the peer sent a malformed frame of an intercepted connection")]
 pub(crate) struct MalformedFrame;
 
 impl From<TruncatedInput> for MalformedFrame {

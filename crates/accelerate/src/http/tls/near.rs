@@ -338,7 +338,8 @@ impl NearTls {
         {
             let name = &session.origin.name;
             self.note = Some(format!(
-                "the client refused the operator's certificate for {name} ({alert:?}); its next connections to it pass untouched"
+                "the client refused the certificate that this node made for {name} ({alert:?}); the node \
+                 does not decrypt the client's next connections to this name"
             ));
             let (known, client) = (&self.shared.known, self.client);
             known.with(|known| known.pin(now, client, name));
@@ -356,7 +357,9 @@ impl NearTls {
         let (known, client, name) = (&self.shared.known, self.client, &session.origin.name);
         let failures = known.with(|known| known.note_failed_handshake(now, client, name));
         self.note = Some(format!(
-            "the client ended the TLS handshake for {name} without a reason, {failures} times in a row; after {HANDSHAKE_FAILURES_MAX} its connections to it pass untouched for an hour"
+            "the client ended the TLS handshake for {name} without a reason, {failures} times in a row; \
+             after {HANDSHAKE_FAILURES_MAX} times, the node does not decrypt its connections to this name \
+             for an hour"
         ));
     }
 
@@ -453,7 +456,8 @@ impl NearTls {
                     let explanation = reasons::explain(reason, crate::ReasonSource::ThisNode);
                     let explanation = explanation.or_else(|| reason.common_explanation());
                     let text = explanation.map(|explanation| explanation.text);
-                    self.note = text.map(|text| format!("passed inside TLS: {text}"));
+                    self.note =
+                        text.map(|text| format!("forwarded inside TLS without decryption: {text}"));
                     self.end_transfers();
                     self.send_wan(TlsFrame::Relay.to_segment());
                 }
@@ -820,7 +824,7 @@ impl AcceleratorHalf for NearTls {
         };
         let inner = inner.map(|note| format!(", {note}"));
         Some(format!(
-            "TLS of {} intercepted ({}){}",
+            "decrypted TLS for {} ({}){}",
             session.origin.name,
             String::from_utf8_lossy(version),
             inner.unwrap_or_default()

@@ -47,49 +47,49 @@ pub(crate) const EMPTY_LINES_MAX: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub(crate) enum FramingFault {
     /// A line feed without a carriage return before it.
-    #[error("a line ends in LF alone")]
+    #[error("a line ends in LF without CR")]
     BareLineFeed,
     /// A carriage return without a line feed behind it.
-    #[error("a carriage return that ends no line")]
+    #[error("a CR is not at the end of a line")]
     BareCarriageReturn,
     /// The first line is no request line of HTTP/1.x.
-    #[error("the request line is not one of HTTP/1")]
+    #[error("the request line is not valid in HTTP/1")]
     RequestLine,
     /// The first line is no status line of HTTP/1.x.
-    #[error("the status line is not one of HTTP/1")]
+    #[error("the status line is not valid in HTTP/1")]
     StatusLine,
     /// A field name that is no token, for example with whitespace before the colon.
     #[error("a field name is not a token")]
     FieldName,
     /// A field value with control characters.
-    #[error("a field value has control characters")]
+    #[error("a field value contains control characters")]
     FieldValue,
     /// A field line that begins with whitespace (obs-fold, RFC 9112 §5.2).
-    #[error("a field line is folded")]
+    #[error("a field continues on a second line (obsolete line folding)")]
     Folded,
     /// Content-Length is no number, or stands there twice.
     #[error("Content-Length is not a single number")]
     ContentLength,
     /// Content-Length beside Transfer-Encoding.
-    #[error("both Content-Length and Transfer-Encoding")]
+    #[error("the message has both Content-Length and Transfer-Encoding")]
     TwoLengths,
     /// Any Transfer-Encoding but "chunked", or one in HTTP/1.0.
-    #[error("Transfer-Encoding other than chunked")]
+    #[error("Transfer-Encoding is not chunked")]
     TransferEncoding,
     /// A chunk's size that is no hexadecimal number, or extensions with control characters.
-    #[error("a chunk's size line is malformed")]
+    #[error("the line with a chunk's size is malformed")]
     ChunkSize,
     /// A chunk without CRLF behind it.
-    #[error("no line end behind a chunk")]
+    #[error("the line end after a chunk is missing")]
     ChunkEnd,
     /// Host is missing in HTTP/1.1, stands there twice or is malformed (RFC 9112 §3.2).
     #[error("Host is missing, repeated or malformed")]
     Host,
     /// A limit of this module.
-    #[error("longer than the limits of HTTP heads and chunk lines")]
+    #[error("a message head or a chunk line is longer than its limit")]
     Limit,
     /// Bytes of a response to which there is no request.
-    #[error("a response without a request")]
+    #[error("a response has no request")]
     Unsolicited,
 }
 

@@ -254,7 +254,7 @@ impl SealedLog {
         self.sync_at.get_or_insert(now + SYNC_AFTER);
         let is_long = current.length > 2 * self.floor + GROWTH;
         if self.waiting.len() > WAITING_MAX {
-            let slow = format!("{WAITING_MAX} bytes waited for it");
+            let slow = format!("more than {WAITING_MAX} bytes wait for the disk");
             self.fail(now, FileFault::Io(slow));
         } else if is_long && self.rewrite.is_none() && !self.wants_rewrite {
             self.rewrite();

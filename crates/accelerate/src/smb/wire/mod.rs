@@ -46,7 +46,7 @@ pub(crate) enum WireError {
     #[error("the message ends in the middle of a field")]
     Truncated,
     /// A field has a value that the specification does not allow.
-    #[error("the field {0} holds what it must not")]
+    #[error("the field {0} has a value that is not allowed")]
     Invalid(&'static str),
 }
 
