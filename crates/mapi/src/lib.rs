@@ -23,6 +23,8 @@ mod entry;
 mod reasons;
 pub mod rop;
 pub mod rpc;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use config::MapiSettings;
 pub use entry::ENTRY;

@@ -21,7 +21,7 @@ const ACCOUNTS_MAX: usize = 100_000;
 /// The hash that NTLM derives all keys from ([MS-NLMP] §3.3.2, NTOWFv2). It stays in its first
 /// allocation, so that collections that move it leave no copy behind.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct NtHash(pub(crate) Box<[u8; 16]>);
+pub struct NtHash(pub(crate) Box<[u8; 16]>);
 
 impl Drop for NtHash {
     fn drop(&mut self) {
@@ -135,7 +135,7 @@ impl DelegatedAccounts {
     }
 
     /// The hashes of a user, as they may fit.
-    pub(crate) fn find(&self, domain: &str, user: &str) -> impl Iterator<Item = &NtHash> {
+    pub fn find(&self, domain: &str, user: &str) -> impl Iterator<Item = &NtHash> {
         let domain = upper(domain);
         self.users
             .get(&upper(user))

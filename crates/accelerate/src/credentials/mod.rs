@@ -15,17 +15,17 @@
 //! untrusted: a misleading one gives a key that the server's own signature does not verify.
 
 mod accounts;
-pub(crate) mod kerberos;
-pub(crate) mod ntlm;
+pub mod kerberos;
+pub mod ntlm;
 mod session_key;
 #[cfg(any(test, feature = "testing"))]
-pub(crate) mod testing;
+pub mod testing;
 
 use std::sync::Arc;
 
-pub use accounts::{AccountsError, DelegatedAccounts};
+pub use accounts::{AccountsError, DelegatedAccounts, NtHash};
 pub use kerberos::{Keytab, KeytabError};
-pub(crate) use session_key::SessionKey;
+pub use session_key::SessionKey;
 
 /// The keys that an operator has delegated to a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

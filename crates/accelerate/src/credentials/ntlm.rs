@@ -32,13 +32,14 @@ const NAME_MAX: usize = 512;
 
 /// The server's CHALLENGE ([MS-NLMP] §2.2.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NtlmChallenge {
-    pub(crate) challenge: [u8; 8],
+pub struct NtlmChallenge {
+    /// The eight bytes that the client answers.
+    pub challenge: [u8; 8],
 }
 
 impl NtlmChallenge {
     /// Finds one in a security token.
-    pub(crate) fn find(token: &[u8]) -> Option<Self> {
+    pub fn find(token: &[u8]) -> Option<Self> {
         let message = find(token, 2)?;
         let challenge = array(message, 24)?;
         Some(Self { challenge })
@@ -47,16 +48,17 @@ impl NtlmChallenge {
 
 /// The client's AUTHENTICATE ([MS-NLMP] §2.2.1.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NtlmAuthenticate {
+pub struct NtlmAuthenticate {
     /// As they were sent: in UTF-16.
     domain: Vec<u16>,
     user: Vec<u16>,
     response: Vec<u8>,
     encrypted_key: Option<[u8; 16]>,
+    flags: u32,
 }
 
 /// The result of an AUTHENTICATE and an account.
-pub(crate) enum DerivedKeys {
+pub enum DerivedKeys {
     /// The session key: usually the first; some clients announce a key exchange and do not perform
     /// it.
     Keys(Vec<Zeroizing<[u8; 16]>>),
@@ -66,7 +68,7 @@ pub(crate) enum DerivedKeys {
 
 impl NtlmAuthenticate {
     /// Finds one in a security token.
-    pub(crate) fn find(token: &[u8]) -> Option<Self> {
+    pub fn find(token: &[u8]) -> Option<Self> {
         Self::parse(find(token, 3)?)
     }
 
@@ -86,31 +88,38 @@ impl NtlmAuthenticate {
             user: name(field(message, 36)?, is_unicode)?,
             response: response.to_vec(),
             encrypted_key,
+            flags,
         })
     }
 
     /// Returns true if the login is anonymous.
-    pub(crate) fn is_anonymous(&self) -> bool {
+    pub fn is_anonymous(&self) -> bool {
         self.user.is_empty() && self.response.len() <= VERSION_1_LENGTH
     }
 
     /// Returns true if the response has the older, unsupported version.
-    pub(crate) fn is_version_1(&self) -> bool {
+    pub fn is_version_1(&self) -> bool {
         self.response.len() <= VERSION_1_LENGTH
     }
 
+    /// The flags that hold for the session ([MS-NLMP] §2.2.2.5).
+    #[must_use]
+    pub fn flags(&self) -> u32 {
+        self.flags
+    }
+
     /// The client's domain.
-    pub(crate) fn domain(&self) -> String {
+    pub fn domain(&self) -> String {
         String::from_utf16_lossy(&self.domain)
     }
 
     /// The client's name.
-    pub(crate) fn user(&self) -> String {
+    pub fn user(&self) -> String {
         String::from_utf16_lossy(&self.user)
     }
 
     /// Derives the server's session key, if this is the account's hash.
-    pub(crate) fn derive(&self, hash: &NtHash, challenge: &NtlmChallenge) -> DerivedKeys {
+    pub fn derive(&self, hash: &NtHash, challenge: &NtlmChallenge) -> DerivedKeys {
         let Some((proof, rest)) = self.response.split_first_chunk::<PROOF_LENGTH>() else {
             return DerivedKeys::WrongPassword;
         };
@@ -229,6 +238,7 @@ mod tests {
                     .try_into()
                     .unwrap(),
             ),
+            flags: 0xe288_8233,
         };
         let challenge = NtlmChallenge {
             challenge: [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef],

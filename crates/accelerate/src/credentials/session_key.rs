@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 /// Holds the secret that a mechanism of authentication gave both ends. It is overwritten when it is
 /// dropped, and its `Debug` form does not show it.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct SessionKey(Zeroizing<Vec<u8>>);
+pub struct SessionKey(Zeroizing<Vec<u8>>);
 
 impl fmt::Debug for SessionKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -17,13 +17,13 @@ impl fmt::Debug for SessionKey {
 
 impl SessionKey {
     /// Takes the key as the mechanism gives it, of any length.
-    pub(crate) fn new(bytes: &[u8]) -> Self {
+    pub fn new(bytes: &[u8]) -> Self {
         Self(Zeroizing::new(bytes.to_vec()))
     }
 
     /// Returns the first 16 bytes, filled up with zeros, for protocols whose keys always have that
     /// length.
-    pub(crate) fn first(&self) -> Zeroizing<[u8; 16]> {
+    pub fn first(&self) -> Zeroizing<[u8; 16]> {
         let mut first = Zeroizing::new([0; 16]);
         let length = self.0.len().min(16);
         first[..length].copy_from_slice(&self.0[..length]);
@@ -31,7 +31,7 @@ impl SessionKey {
     }
 
     /// Returns the whole key.
-    pub(crate) fn full(&self) -> &[u8] {
+    pub fn full(&self) -> &[u8] {
         &self.0
     }
 }

@@ -8,7 +8,7 @@ use super::accounts::{NtHash, upper};
 
 /// Bytes from hexadecimal digits; white space between them counts as nothing.
 #[cfg(test)]
-pub(crate) fn hexadecimal(text: &str) -> Vec<u8> {
+pub fn hexadecimal(text: &str) -> Vec<u8> {
     let digits: Vec<u32> = text
         .chars()
         .filter(|digit| !digit.is_whitespace())
@@ -23,7 +23,7 @@ fn unicode(text: &str) -> Vec<u8> {
 }
 
 /// A CHALLENGE without target information.
-pub(crate) fn challenge(challenge: [u8; 8]) -> Vec<u8> {
+pub fn challenge(challenge: [u8; 8]) -> Vec<u8> {
     let mut message = b"NTLMSSP\0\x02\0\0\0".to_vec();
     message.extend([0; 8]);
     message.extend(0x6000_8205u32.to_le_bytes());
@@ -33,7 +33,7 @@ pub(crate) fn challenge(challenge: [u8; 8]) -> Vec<u8> {
 }
 
 /// An AUTHENTICATE with this answer to the challenge.
-pub(crate) fn authenticate(
+pub fn authenticate(
     domain: &str,
     user: &str,
     response: &[u8],
@@ -65,7 +65,7 @@ pub(crate) fn authenticate(
 }
 
 /// An AUTHENTICATE of a user with this password, and the resulting session key.
-pub(crate) fn log_in(
+pub fn log_in(
     domain: &str,
     user: &str,
     password: &str,

@@ -1,7 +1,24 @@
 //! DCE/RPC over a connection ([C706] chapters 9, 12 and 13, with the extensions of [MS-RPCE]).
 //!
+//! ```text
+//!  bytes ─► splitter ─► PDU ─┬─ bind, alter_context ─► association: interfaces, fragment sizes
+//!                            ├─ tokens ─► security: the key of the session
+//!                            └─ requests, responses ─► protection: stubs in the clear ─► calls
+//! ```
 //! | file | content |
 //! | --- | --- |
-//! | `pdu.rs` | the header that every PDU begins with, and the parts of calls |
+//! | `pdu.rs` | the header that every PDU begins with |
+//! | `splitter.rs` | cuts a direction's bytes into PDUs, and a PDU into its parts |
+//! | `bind.rs` | presentation contexts: which interface a call is for |
+//! | `association.rs` | what a connection has agreed on |
+//! | `calls.rs` | gathers the fragments of calls |
+//! | `ntlm.rs` | signs and seals PDUs as NTLM does |
+//! | `security.rs` | derives a session's key from the tokens of both hosts |
 
+pub mod association;
+pub mod bind;
+pub mod calls;
+pub mod ntlm;
 pub mod pdu;
+pub mod security;
+pub mod splitter;

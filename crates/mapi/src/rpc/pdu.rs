@@ -89,6 +89,21 @@ impl PduKind {
         kinds.find(|known| known.0 == number).map(|known| known.1)
     }
 
+    /// True if it belongs to a call that a client has made.
+    #[must_use]
+    pub fn is_of_call(self) -> bool {
+        match self {
+            Self::Request | Self::Response | Self::Fault | Self::Cancel | Self::Orphaned => true,
+            Self::Bind
+            | Self::BindAck
+            | Self::BindNak
+            | Self::AlterContext
+            | Self::AlterContextResponse
+            | Self::Auth3
+            | Self::Shutdown => false,
+        }
+    }
+
     /// Its number.
     #[must_use]
     pub fn number(self) -> u8 {

@@ -38,17 +38,22 @@ const AUTHENTICATES: u8 = 0x55;
 
 /// The encryption type (Kerberos Encryption Type Numbers, IANA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum EncryptionType {
+pub enum EncryptionType {
+    /// RFC 3962, with 128 bits.
     Aes128Sha1,
+    /// RFC 3962, with 256 bits.
     Aes256Sha1,
+    /// RFC 8009, with 128 bits.
     Aes128Sha2,
+    /// RFC 8009, with 256 bits.
     Aes256Sha2,
+    /// RFC 4757.
     Rc4,
 }
 
 impl EncryptionType {
     /// Every one.
-    pub(crate) const ALL: [Self; 5] = [
+    pub const ALL: [Self; 5] = [
         Self::Aes128Sha1,
         Self::Aes256Sha1,
         Self::Aes128Sha2,
@@ -57,7 +62,7 @@ impl EncryptionType {
     ];
 
     /// IANA's number for it.
-    pub(crate) fn number(self) -> i64 {
+    pub fn number(self) -> i64 {
         match self {
             Self::Aes128Sha1 => 17,
             Self::Aes256Sha1 => 18,
@@ -68,12 +73,12 @@ impl EncryptionType {
     }
 
     /// The one of this number.
-    pub(crate) fn from_number(number: i64) -> Option<Self> {
+    pub fn from_number(number: i64) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.number() == number)
     }
 
     /// IANA's name, as `klist -e` shows it.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Aes128Sha1 => "aes128-cts-hmac-sha1-96",
             Self::Aes256Sha1 => "aes256-cts-hmac-sha1-96",
@@ -84,7 +89,7 @@ impl EncryptionType {
     }
 
     /// Bytes of a key.
-    pub(crate) fn key_length(self) -> usize {
+    pub fn key_length(self) -> usize {
         match self {
             Self::Aes128Sha1 | Self::Aes128Sha2 | Self::Rc4 => 16,
             Self::Aes256Sha1 | Self::Aes256Sha2 => 32,
@@ -103,7 +108,7 @@ impl EncryptionType {
 
 /// A key of Kerberos. It is overwritten when it is dropped, and shown by no `Debug`.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct KerberosKey {
+pub struct KerberosKey {
     encryption: EncryptionType,
     bytes: Zeroizing<Vec<u8>>,
 }
@@ -116,7 +121,7 @@ impl fmt::Debug for KerberosKey {
 
 impl KerberosKey {
     /// Creates a key from these bytes, if the encryption type is known and has this key length.
-    pub(crate) fn of(encryption: i64, bytes: &[u8]) -> Option<Self> {
+    pub fn of(encryption: i64, bytes: &[u8]) -> Option<Self> {
         let encryption = EncryptionType::from_number(encryption)?;
         (bytes.len() == encryption.key_length()).then(|| Self {
             encryption,
@@ -125,17 +130,17 @@ impl KerberosKey {
     }
 
     /// The encryption type of the key.
-    pub(crate) fn encryption(&self) -> EncryptionType {
+    pub fn encryption(&self) -> EncryptionType {
         self.encryption
     }
 
     /// The key itself.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// Decrypts bytes that were encrypted with this key for this use; `None` for all other bytes.
-    pub(crate) fn open(&self, usage: u32, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    pub fn open(&self, usage: u32, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let opened = match self.encryption {
             EncryptionType::Aes128Sha1 => self.open_sha1::<Aes128>(usage, sealed),
             EncryptionType::Aes256Sha1 => self.open_sha1::<Aes256>(usage, sealed),

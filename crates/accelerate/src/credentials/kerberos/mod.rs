@@ -23,7 +23,7 @@ mod spnego;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod testing;
 
-pub(crate) use encryption::{EncryptionType, KerberosKey};
+pub use encryption::{EncryptionType, KerberosKey};
 pub use keytab::{Keytab, KeytabError};
 use messages::{ApRep, ApReq, EncApRepPart, EncTicketPart, KerberosAuthenticator};
 use spnego::SpnegoToken;
@@ -43,7 +43,7 @@ pub(crate) mod usage {
 /// The reason why an AP-REQ was not accepted. Each variant names the service, because anybody may
 /// have sent the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ApReqError {
+pub enum ApReqError {
     /// There is no keytab.
     NoKeytab(String),
     /// No key of the keytab opens the ticket.
@@ -57,9 +57,9 @@ pub(crate) enum ApReqError {
 }
 
 /// A client that a ticket speaks for, and the keys that it brought.
-pub(crate) struct AcceptedClient {
+pub struct AcceptedClient {
     /// `anna@CORP.EXAMPLE`.
-    pub(crate) client: String,
+    pub client: String,
     session: KerberosKey,
     subkey: Option<SessionKey>,
 }
@@ -71,10 +71,7 @@ impl std::fmt::Debug for AcceptedClient {
 }
 
 /// Reads a client's token, if it is a Kerberos AP-REQ, bare or in SPNEGO's wrapping.
-pub(crate) fn accept(
-    token: &[u8],
-    keytab: Option<&Keytab>,
-) -> Option<Result<AcceptedClient, ApReqError>> {
+pub fn accept(token: &[u8], keytab: Option<&Keytab>) -> Option<Result<AcceptedClient, ApReqError>> {
     match spnego::find(token)? {
         SpnegoToken::ApReq(message) => Some(accepted(message, keytab)),
         SpnegoToken::OtherKerberos => Some(Err(ApReqError::Mechanism)),
@@ -123,7 +120,7 @@ fn accepted(message: &[u8], keytab: Option<&Keytab>) -> Result<AcceptedClient, A
 
 impl AcceptedClient {
     /// The server's subkey, if its token holds an AP-REP with one.
-    pub(crate) fn subkey_of_server(&self, token: &[u8]) -> Option<SessionKey> {
+    pub fn subkey_of_server(&self, token: &[u8]) -> Option<SessionKey> {
         let SpnegoToken::ApRep(message) = spnego::find(token)? else {
             return None;
         };
@@ -134,7 +131,7 @@ impl AcceptedClient {
     }
 
     /// The keys that the session may have, the likeliest first.
-    pub(crate) fn candidates(&self, of_server: Option<&SessionKey>) -> Vec<SessionKey> {
+    pub fn candidates(&self, of_server: Option<&SessionKey>) -> Vec<SessionKey> {
         let session = SessionKey::new(self.session.bytes());
         let subkeys = [of_server, self.subkey.as_ref()];
         let subkeys = subkeys.into_iter().flatten().cloned();
