@@ -4,9 +4,10 @@
 //! state to shrink where the state exceeds its allowance, or where flows need the memory.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use accelerate::registry::{AcceleratorEntry, AcceleratorRegistry};
+use accelerate::registry::{AcceleratorEntry, AcceleratorRegistry, PASSTHROUGH};
 use accelerate::shared::{
     DiskTrouble, FileCompletion, FileRequest, HalfContext, SharedInput, SharedOutput, SharedState,
     StartContext, StateKey,
@@ -140,6 +141,17 @@ impl AcceleratorStates {
         for kept in self.kept.values_mut() {
             kept.state.set_calendar(now, since_1970);
         }
+    }
+
+    /// The accelerator that has learnt that it serves flows to this server's address.
+    pub(crate) fn serving(
+        &mut self,
+        now: Time,
+        server: SocketAddr,
+    ) -> Option<&'static AcceleratorEntry> {
+        let mut kept = self.kept.values_mut();
+        let kept = kept.find_map(|kept| kept.state.serves(now, server).then_some(kept.entry));
+        kept.filter(|entry| entry.number != PASSTHROUGH)
     }
 
     /// Builds a half for a flow.

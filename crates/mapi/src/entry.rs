@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use accelerate::detect::{DetectedProtocol, ProtocolDetection};
-use accelerate::passthrough::Passthrough;
 use accelerate::registry::AcceleratorEntry;
 use accelerate::settings::{
     AcceleratorSettings, LocatedValue, ParsedSettings, SettingError, SettingValue, SettingsTable,
     TableReader,
 };
-use accelerate::shared::{SharedState, StartContext, UnsharedState};
+use accelerate::shared::{SharedState, StartContext};
 
 use crate::config::{MapiSettings, PORTS_MAX};
 use crate::rpc::pdu::PduHeader;
+use crate::shared::MapiState;
 
 /// The accelerator in the registry.
 pub static ENTRY: AcceleratorEntry = AcceleratorEntry {
@@ -105,8 +105,6 @@ impl AcceleratorSettings for MapiSettings {
     }
 
     fn start(&self, _: StartContext) -> Box<dyn SharedState> {
-        Box::new(UnsharedState::new(self.clone(), |_, half, _| {
-            Box::new(Passthrough::new(half))
-        }))
+        Box::new(MapiState::new(self.clone()))
     }
 }

@@ -20,9 +20,17 @@
 mod config;
 pub mod emsmdb;
 mod entry;
+pub mod epm;
+mod epm_watch;
+mod far;
+mod frames;
+mod learnt_ports;
+mod near;
+mod protected;
 mod reasons;
 pub mod rop;
 pub mod rpc;
+mod shared;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

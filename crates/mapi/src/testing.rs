@@ -108,3 +108,41 @@ pub fn bind_ack(
 pub fn auth3(call_id: u32, token: (SecurityTrailer, &[u8])) -> Vec<u8> {
     pdu(PduKind::Auth3, call_id, &[0; 4], Some(token))
 }
+
+/// The stub of an answer to ept_map with these interfaces and ports, at 198.18.0.2.
+#[must_use]
+pub fn map_answer(offers: &[([u8; 16], u16)]) -> Vec<u8> {
+    let count = (offers.len() as u32).to_le_bytes();
+    let mut stub = vec![0; 20];
+    stub.extend(count);
+    stub.extend(count);
+    stub.extend([0; 4]);
+    stub.extend(count);
+    for referent in 1..=offers.len() as u32 {
+        stub.extend(referent.to_le_bytes());
+    }
+    for (interface, port) in offers {
+        let floor = |left: &[u8], right: &[u8]| {
+            let mut floor = (left.len() as u16).to_le_bytes().to_vec();
+            floor.extend(left);
+            floor.extend((right.len() as u16).to_le_bytes());
+            floor.extend(right);
+            floor
+        };
+        let tower = [
+            vec![5, 0],
+            floor(&[&[0x0d][..], interface, &[0, 0]].concat(), &[0, 0]),
+            floor(&[&[0x0d][..], &NDR[..16], &[2, 0]].concat(), &[0, 0]),
+            floor(&[0x0b], &[0, 0]),
+            floor(&[0x07], &port.to_be_bytes()),
+            floor(&[0x09], &[198, 18, 0, 2]),
+        ]
+        .concat();
+        stub.extend((tower.len() as u32).to_le_bytes());
+        stub.extend((tower.len() as u32).to_le_bytes());
+        stub.extend(&tower);
+        stub.resize(stub.len().next_multiple_of(4), 0);
+    }
+    stub.extend([0; 4]);
+    stub
+}

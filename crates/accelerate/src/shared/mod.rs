@@ -156,6 +156,13 @@ pub trait SharedState: Send {
     /// Builds one half for one flow.
     fn build(&mut self, half: WanEnd, context: HalfContext) -> Box<dyn AcceleratorHalf>;
 
+    /// True if the accelerator serves flows to this server's address, because a protocol of its own
+    /// has named the port there. The engine asks for each client whose port has no accelerator.
+    fn serves(&mut self, now: Time, server: SocketAddr) -> bool {
+        let _ = (now, server);
+        false
+    }
+
     /// Handles an event.
     fn handle(&mut self, now: Time, input: SharedInput) {
         let _ = (now, input);

@@ -99,14 +99,28 @@ impl Engine {
             | DirectReason::SourceShare
             | DirectReason::Stopping => return None,
         }
-        let is_late = self.opening_of(caller, self.accelerator_for(caller.server));
+        let is_late = self.opening_of(caller, self.accelerator_of_port(caller.server));
         let may_begin =
             is_late == FlowOpening::ByNearHalf && self.takes_one_more(caller.client.ip()).is_ok();
         let peer = self.serving_peer(caller.server.ip()).ok();
         peer.filter(|_| may_begin).map(|peer| peer.config.node)
     }
 
-    fn accelerator_for(&self, server: SocketAddr) -> &'static registry::AcceleratorEntry {
+    /// The accelerator for flows to this server: that of its port, or one that has learnt the
+    /// address.
+    fn accelerator_for(
+        &mut self,
+        now: Time,
+        server: SocketAddr,
+    ) -> &'static registry::AcceleratorEntry {
+        let by_port = self.accelerator_of_port(server);
+        let is_free =
+            by_port.number == registry::PASSTHROUGH && !self.config.policy.carry_only(server);
+        let learnt = is_free.then(|| self.accelerator_states.serving(now, server));
+        learnt.flatten().unwrap_or(by_port)
+    }
+
+    fn accelerator_of_port(&self, server: SocketAddr) -> &'static registry::AcceleratorEntry {
         match self.config.policy.carry_only(server) {
             true => &passthrough::ENTRY,
             false => self.config.policy.accelerators.for_port(server.port()),
@@ -135,7 +149,7 @@ impl Engine {
             state,
         } = caller;
         let carry_only = self.config.policy.carry_only(server);
-        let accelerator = self.accelerator_for(server);
+        let accelerator = self.accelerator_for(now, server);
         let open = OpenRequest {
             client,
             server,

@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | `pdu.rs` | the header that every PDU begins with |
 //! | `splitter.rs` | cuts a direction's bytes into PDUs, and a PDU into its parts |
+//! | `cutter.rs` | separates stubs from the bytes around them while they pass |
 //! | `bind.rs` | presentation contexts: which interface a call is for |
 //! | `association.rs` | what a connection has agreed on |
 //! | `calls.rs` | gathers the fragments of calls |
@@ -18,6 +19,7 @@
 pub mod association;
 pub mod bind;
 pub mod calls;
+pub mod cutter;
 pub mod ntlm;
 pub mod pdu;
 pub mod security;
