@@ -99,7 +99,7 @@ impl AnswerReader {
                 true => &mut self.from_client,
                 false => &mut self.from_server,
             };
-            let Some(pdu) = splitter.next().ok()? else {
+            let Some(pdu) = splitter.next_pdu().ok()? else {
                 return Some(stubs);
             };
             match is_from_client {

@@ -72,14 +72,14 @@ impl MapiFarHalf {
         }
     }
 
-    fn to_near(&mut self, kind: SegmentKind, bytes: Bytes) {
+    fn send_near(&mut self, kind: SegmentKind, bytes: Bytes) {
         if !bytes.is_empty() {
             let segment = FlowSegment { kind, bytes };
             self.outputs.push_back(AcceleratorOutput::ToWan(segment));
         }
     }
 
-    fn to_server(&mut self, bytes: Bytes) {
+    fn send_server(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.outputs.push_back(AcceleratorOutput::ToLan(bytes));
         }
@@ -90,8 +90,8 @@ impl MapiFarHalf {
         let letting_go = match self.state {
             FarState::Watching => {
                 let (client, server) = (self.client.give_back(), self.server.give_back());
-                self.to_server(client);
-                self.to_near(SegmentKind::Payload, server);
+                self.send_server(client);
+                self.send_near(SegmentKind::Payload, server);
                 LettingGo::LetGo { reason }
             }
             FarState::Engaged => LettingGo::Close { reason },
@@ -106,7 +106,7 @@ impl MapiFarHalf {
     fn client_bytes(&mut self, bytes: &[u8]) {
         self.client.push(bytes);
         while self.state != FarState::Gone {
-            match self.client.next() {
+            match self.client.next_pdu() {
                 Ok(Some(pdu)) => self.client_pdu(&pdu),
                 Ok(None) => return,
                 Err(error) => return self.stop(reason_of(error)),
@@ -117,16 +117,16 @@ impl MapiFarHalf {
     fn client_pdu(&mut self, pdu: &RawPdu) {
         self.association.client_sent(pdu);
         let Some(trailer) = pdu.trailer() else {
-            return self.to_server(pdu.bytes.clone());
+            return self.send_server(pdu.bytes.clone());
         };
         if !pdu.header.kind.is_of_call() {
             if self.session.is_none() {
                 self.set_up.client_token(pdu.auth_value());
             }
-            return self.to_server(pdu.bytes.clone());
+            return self.send_server(pdu.bytes.clone());
         }
         if !trailer.protects() {
-            return self.to_server(pdu.bytes.clone());
+            return self.send_server(pdu.bytes.clone());
         }
         match &mut self.session {
             Some(session) if session.context == trailer.context => {
@@ -136,7 +136,7 @@ impl MapiFarHalf {
                     None => self.stop(ReasonCode::FORGED),
                 }
             }
-            Some(_) => self.to_server(pdu.bytes.clone()),
+            Some(_) => self.send_server(pdu.bytes.clone()),
             None => self.first_protected(trailer.context, pdu),
         }
     }
@@ -164,7 +164,7 @@ impl MapiFarHalf {
                 self.client_pdu(pdu);
             }
             Err(reason) => {
-                self.to_server(pdu.bytes.clone());
+                self.send_server(pdu.bytes.clone());
                 self.stop(reason);
             }
         }
@@ -182,7 +182,7 @@ impl MapiFarHalf {
             secret,
             may_store: self.may_store,
         };
-        self.to_near(SegmentKind::Frame, keys.emit());
+        self.send_near(SegmentKind::Frame, keys.emit());
     }
 
     /// A client's PDU in the clear.
@@ -191,7 +191,7 @@ impl MapiFarHalf {
         match session.filter(|session| session.context == pdu.trailer.context) {
             Some(session) => {
                 let sealed = security::seal(&mut session.server.to_host, pdu);
-                self.to_server(sealed.into());
+                self.send_server(sealed.into());
             }
             None => self.stop(ReasonCode::VIOLATION),
         }
@@ -200,7 +200,7 @@ impl MapiFarHalf {
     fn server_bytes(&mut self, bytes: &[u8]) {
         self.server.push(bytes);
         while self.state != FarState::Gone {
-            match self.server.next() {
+            match self.server.next_pdu() {
                 Ok(Some(pdu)) => self.server_pdu(&pdu),
                 Ok(None) => return,
                 Err(error) => return self.stop(reason_of(error)),
@@ -225,7 +225,7 @@ impl MapiFarHalf {
             Some(opened) => {
                 let may_store = self.may_store && self.near_may_store;
                 for segment in segments(opened, may_store) {
-                    self.to_near(segment.kind, segment.bytes);
+                    self.send_near(segment.kind, segment.bytes);
                 }
             }
             // A fault may come without a signature that is worth the name: the client judges it.
@@ -238,10 +238,10 @@ impl MapiFarHalf {
         match PduCutter::default().cut(&pdu.bytes, false) {
             Ok(cut) => {
                 for (kind, bytes) in cut.pieces {
-                    self.to_near(kind, bytes);
+                    self.send_near(kind, bytes);
                 }
             }
-            Err(_) => self.to_near(SegmentKind::Payload, pdu.bytes.clone()),
+            Err(_) => self.send_near(SegmentKind::Payload, pdu.bytes.clone()),
         }
     }
 
@@ -273,13 +273,13 @@ impl MapiFarHalf {
 
     fn client_finished(&mut self) {
         let held = self.client.give_back();
-        self.to_server(held);
+        self.send_server(held);
         self.outputs.push_back(AcceleratorOutput::FinishLan);
     }
 
     fn server_finished(&mut self) {
         let held = self.server.give_back();
-        self.to_near(SegmentKind::Payload, held);
+        self.send_near(SegmentKind::Payload, held);
         self.outputs.push_back(AcceleratorOutput::FinishWan);
     }
 }

@@ -36,3 +36,6 @@ pub mod testing;
 
 pub use config::MapiSettings;
 pub use entry::ENTRY;
+
+#[cfg(test)]
+mod tests;

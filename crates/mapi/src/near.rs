@@ -77,13 +77,13 @@ impl MapiNearHalf {
         }
     }
 
-    fn to_far(&mut self, segment: FlowSegment) {
+    fn send_far(&mut self, segment: FlowSegment) {
         if !segment.bytes.is_empty() {
             self.outputs.push_back(AcceleratorOutput::ToWan(segment));
         }
     }
 
-    fn to_client(&mut self, bytes: Bytes) {
+    fn send_client(&mut self, bytes: Bytes) {
         self.outputs.push_back(AcceleratorOutput::ToLan(bytes));
     }
 
@@ -102,7 +102,7 @@ impl MapiNearHalf {
                         self.count(passed);
                     }
                     for (kind, bytes) in cut.pieces {
-                        self.to_far(FlowSegment { kind, bytes });
+                        self.send_far(FlowSegment { kind, bytes });
                     }
                 }
                 Err(_) => self.go_blind(bytes),
@@ -130,14 +130,14 @@ impl MapiNearHalf {
                 }
                 self.open_pdus();
             }
-            NearState::Blind => self.to_far(FlowSegment::payload(bytes)),
+            NearState::Blind => self.send_far(FlowSegment::payload(bytes)),
             NearState::Closed => {}
         }
     }
 
     fn open_pdus(&mut self) {
         while let NearState::Opening { splitter, .. } = &mut self.state {
-            match splitter.next() {
+            match splitter.next_pdu() {
                 Ok(Some(pdu)) => self.client_pdu(pdu),
                 Ok(None) => return,
                 Err(_) => {
@@ -160,7 +160,7 @@ impl MapiNearHalf {
         match security::open(&mut session.from_host, &pdu) {
             Some(opened) => {
                 for segment in segments(opened, self.may_store) {
-                    self.to_far(segment);
+                    self.send_far(segment);
                 }
             }
             None => self.close(ReasonCode::FORGED),
@@ -172,10 +172,10 @@ impl MapiNearHalf {
         match PduCutter::default().cut(&pdu.bytes, false) {
             Ok(cut) => {
                 for (kind, bytes) in cut.pieces {
-                    self.to_far(FlowSegment { kind, bytes });
+                    self.send_far(FlowSegment { kind, bytes });
                 }
             }
-            Err(_) => self.to_far(FlowSegment::payload(pdu.bytes.clone())),
+            Err(_) => self.send_far(FlowSegment::payload(pdu.bytes.clone())),
         }
     }
 
@@ -216,8 +216,8 @@ impl MapiNearHalf {
     /// The client's bytes are no PDUs.
     fn go_blind(&mut self, held: Bytes) {
         self.state = NearState::Blind;
-        self.to_far(FlowSegment::frame(HalfFrame::Blind.emit()));
-        self.to_far(FlowSegment::payload(held));
+        self.send_far(FlowSegment::frame(HalfFrame::Blind.emit()));
+        self.send_far(FlowSegment::payload(held));
     }
 
     /// Takes the keys of a security context.
@@ -267,7 +267,7 @@ impl MapiNearHalf {
         match session.filter(|session| session.context == pdu.trailer.context) {
             Some(session) => {
                 let sealed = security::seal(&mut session.to_host, pdu);
-                self.to_client(sealed.into());
+                self.send_client(sealed.into());
             }
             None => self.close(ReasonCode::VIOLATION),
         }
@@ -277,7 +277,7 @@ impl MapiNearHalf {
         while let Some(gathered) = self.gatherer.take(&mut bytes) {
             match gathered {
                 GatheredBytes::Opened(pdu) => self.server_pdu(&pdu),
-                GatheredBytes::Raw(bytes) => self.to_client(bytes),
+                GatheredBytes::Raw(bytes) => self.send_client(bytes),
             }
         }
     }
@@ -300,7 +300,7 @@ impl AcceleratorHalf for MapiNearHalf {
         }
         match input {
             AcceleratorInput::Start if self.may_store => {
-                self.to_far(FlowSegment::frame(HalfFrame::MayStore.emit()));
+                self.send_far(FlowSegment::frame(HalfFrame::MayStore.emit()));
             }
             AcceleratorInput::Lan(bytes) => self.client_bytes(bytes),
             AcceleratorInput::LanFinished => self.client_finished(),

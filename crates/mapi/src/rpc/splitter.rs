@@ -174,7 +174,7 @@ impl PduSplitter {
     ///
     /// # Errors
     /// Where the next bytes are no PDU. They stay held.
-    pub fn next(&mut self) -> Result<Option<RawPdu>, PduError> {
+    pub fn next_pdu(&mut self) -> Result<Option<RawPdu>, PduError> {
         let header = match PduHeader::parse(&self.held) {
             Ok(header) => header,
             Err(PduError::Truncated) if self.held.len() < HEADER => {
@@ -230,7 +230,7 @@ mod tests {
             let mut out = Vec::new();
             for piece in stream.chunks(step) {
                 splitter.push(piece);
-                while let Some(pdu) = splitter.next().unwrap() {
+                while let Some(pdu) = splitter.next_pdu().unwrap() {
                     out.push(pdu.bytes.to_vec());
                 }
             }
@@ -269,11 +269,11 @@ mod tests {
         bytes[10] = 8;
         let mut splitter = PduSplitter::default();
         splitter.push(&bytes);
-        assert_eq!(splitter.next(), Err(PduError::Length));
+        assert_eq!(splitter.next_pdu(), Err(PduError::Length));
         assert_eq!(splitter.give_back(), bytes);
         let mut other = PduSplitter::default();
         other.push(b"GET");
-        assert_eq!(other.next(), Err(PduError::Version));
+        assert_eq!(other.next_pdu(), Err(PduError::Version));
         let mut short = request(1, 11, b"");
         short[3] |= pfc::OBJECT;
         assert_eq!(RawPdu::parse(short.into()), Err(PduError::Length));
