@@ -7,7 +7,8 @@
 //! ```
 //! The others wait for the head of the first response, and then until its content is stored: content can be read from the
 //! dictionary only as a whole. The wait is bounded by time ([`HEAD_WAIT`], [`BODY_WAIT`]) and by number
-//! ([`FOLLOWERS_MAX`]). A URL whose response was not shareable is not collapsed for a while ([`UNSHARED_FOR`]).
+//! ([`FOLLOWERS_MAX`]). A URL whose response was not shareable is not collapsed for a while ([`UNSHARED_FOR`]), and one whose
+//! response was slow for longer ([`SLOW_FOR`]): long polls are slow each time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,6 +29,9 @@ pub(super) const BODY_WAIT: Duration = Duration::from_secs(30);
 const FOLLOWERS_MAX: usize = 4_096;
 /// The time for which the requests of a URL are not collapsed after its response was not shareable.
 const UNSHARED_FOR: Duration = Duration::from_secs(30);
+/// The time for which they are not collapsed after the head of the response came later than [`HEAD_WAIT`]. Long polls hold a
+/// response back for up to some minutes.
+const SLOW_FOR: Duration = Duration::from_secs(600);
 /// URLs of which that is remembered: some 300 kB.
 const UNSHARED_MAX: usize = 2_048;
 
@@ -96,12 +100,13 @@ impl CollapseTable {
         }
     }
 
-    fn note_unshared(&mut self, now: Time, key: &CacheKey) {
+    /// Requests of this URL go to the server by themselves for a while.
+    fn note_unshared(&mut self, now: Time, key: &CacheKey, lasts: Duration) {
         if self.unshared.len() >= UNSHARED_MAX {
             self.unshared.retain(|_, until| *until > now);
         }
         if self.unshared.len() < UNSHARED_MAX {
-            self.unshared.insert(key.clone(), now + UNSHARED_FOR);
+            self.unshared.insert(key.clone(), now + lasts);
         }
     }
 
@@ -142,6 +147,8 @@ pub(super) fn join(now: Time, cache: &SharedCache, key: &CacheKey) -> CollapseRo
         Some(true) => CollapseRole::Lead(CollapseLead {
             cache,
             key,
+            since: now,
+            is_slow: false,
             outcome: CollapseOutcome::BrokenOff,
         }),
         Some(false) => CollapseRole::Follow(CollapseFollower {
@@ -159,13 +166,22 @@ pub(super) fn join(now: Time, cache: &SharedCache, key: &CacheKey) -> CollapseRo
 pub(super) struct CollapseLead {
     cache: SharedCache,
     key: CacheKey,
+    since: Time,
+    /// The head came later than others wait for it.
+    is_slow: bool,
     outcome: CollapseOutcome,
 }
 
 impl CollapseLead {
-    /// Sets what the others learn if nothing is said before the end.
-    pub(super) fn expect(&mut self, outcome: CollapseOutcome) {
-        self.outcome = outcome;
+    /// The head of the final response has come. Unless it is stored, those that wait for it ask the server themselves.
+    pub(super) fn note_answer(&mut self, now: Time) {
+        self.outcome = CollapseOutcome::NotShared;
+        self.is_slow = now.since(self.since) >= HEAD_WAIT;
+        if self.is_slow {
+            let key = &self.key;
+            self.cache
+                .with(|shared| shared.collapse.note_unshared(now, key, SLOW_FOR));
+        }
     }
 
     /// The response is being stored; it is broken off unless something else is said.
@@ -181,10 +197,10 @@ impl CollapseLead {
     /// The response is there, or will never be of use to others.
     pub(super) fn end(mut self, now: Time, outcome: CollapseOutcome) {
         self.outcome = outcome;
-        if outcome == CollapseOutcome::NotShared {
+        if outcome == CollapseOutcome::NotShared && !self.is_slow {
             let key = &self.key;
             self.cache
-                .with(|shared| shared.collapse.note_unshared(now, key));
+                .with(|shared| shared.collapse.note_unshared(now, key, UNSHARED_FOR));
         }
     }
 }
@@ -212,6 +228,18 @@ impl CollapseFollower {
         let flow = self.flow;
         self.cache
             .with(|shared| shared.collapse.released.remove(&flow))
+    }
+
+    /// The wait has ended and nothing has come. If even the head is late, nobody else waits for it either.
+    pub(super) fn note_late(&self, now: Time) {
+        self.cache.with(|shared| {
+            let table = &mut shared.collapse;
+            let pending = table.pending.get(&self.key);
+            if pending.is_some_and(|pending| !pending.is_coming) {
+                table.note_unshared(now, &self.key, SLOW_FOR);
+                table.release(&self.key, CollapseOutcome::NotShared);
+            }
+        });
     }
 
     /// When the wait ends if nothing comes.

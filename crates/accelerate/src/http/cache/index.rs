@@ -189,7 +189,7 @@ impl<H: Content> CacheIndex<H> {
         answered: WallTime,
         key: &CacheKey,
         exchange: (&RequestHead, &ResponseHead),
-        conditions: RequestConditions,
+        conditions: &RequestConditions,
     ) -> Option<StoredResponse<H>> {
         let (request, update) = exchange;
         self.learn(key);
@@ -201,7 +201,10 @@ impl<H: Content> CacheIndex<H> {
         };
         let variant = variants.iter_mut().rev().find(speaks_of)?;
         let before = variant.stored.held();
-        variant.stored.update(update, key, asked, answered);
+        if !variant.stored.update(update, key, asked, answered) {
+            self.remove_selected(key, request);
+            return None;
+        }
         self.held = self.held + variant.stored.held() - before;
         self.changes.push_back(IndexChange::Stored(variant.id));
         let stored = variant.stored.clone();
@@ -259,8 +262,7 @@ impl<H: Content> CacheIndex<H> {
         request: &RequestHead,
         response: &ResponseHead,
     ) {
-        let is_safe = matches!(request.method(), b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE");
-        if is_safe || !(200..400).contains(&response.status) {
+        if request.is_safe() || !(200..400).contains(&response.status) {
             return;
         }
         self.learn(key);
@@ -415,7 +417,7 @@ impl<H: Content> CacheIndex<H> {
     }
 
     /// Responses that are stored.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn len(&self) -> usize {
         self.order.len()
     }

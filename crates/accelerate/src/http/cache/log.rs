@@ -20,6 +20,9 @@ pub(crate) const STORED: u8 = 1;
 /// The kind of a record of a response that is no longer stored.
 pub(crate) const REMOVED: u8 = 2;
 
+/// Numbers of responses are below this one, so that there always is a next one.
+const IDS_END: u64 = 1 << 63;
+
 const NO_CACHE: u8 = 1;
 const MUST_REVALIDATE: u8 = 2;
 
@@ -62,7 +65,7 @@ pub(crate) fn emit_stored<H: Content>(
 /// Reads the record of a stored response: its number, its key and all about it; `None` if it is none.
 pub(crate) fn parse_stored<H: Content>(body: &Bytes) -> Option<(u64, CacheKey, StoredResponse<H>)> {
     let mut reader = ByteReader::new(body);
-    let id = reader.u64().ok()?;
+    let id = reader.u64().ok().filter(|id| *id < IDS_END)?;
     let (address, scope): (IpAddr, u32) = match reader.u8().ok()? {
         4 => (Ipv4Addr::from(reader.array::<4>().ok()?).into(), 0),
         6 => {

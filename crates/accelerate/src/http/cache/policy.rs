@@ -42,6 +42,18 @@ impl ResponseFreshness {
         asked: WallTime,
         answered: WallTime,
     ) -> Self {
+        let age = response.fields.list("age").next();
+        Self::of_updated(response, age, key, asked, answered)
+    }
+
+    /// Computes it for a stored response that a 304 with this Age confirms.
+    pub(super) fn of_updated(
+        response: &ResponseHead,
+        age: Option<&[u8]>,
+        key: &CacheKey,
+        asked: WallTime,
+        answered: WallTime,
+    ) -> Self {
         let directives = CacheDirectives::of_response(&response.fields);
         let now = answered.seconds();
         let date = response
@@ -50,7 +62,7 @@ impl ResponseFreshness {
             .and_then(|value| date::parse(value, now));
         // Upstream caches say how old it is; a clock that runs behind makes it older, never younger.
         let apparent_ms = date.map_or(0, |date| now.saturating_sub(date).max(0) as u64 * 1_000);
-        let age = response.fields.list("age").next().and_then(delta_seconds);
+        let age = age.and_then(delta_seconds);
         let delay_ms = answered.since_ms(asked);
         let corrected_ms = age.unwrap_or(0) * 1_000 + delay_ms;
         let seconds = |span: Option<u64>| span.unwrap_or(0) * 1_000;

@@ -9,7 +9,7 @@ use super::policy::ResponseFreshness;
 use super::vary::VarySelection;
 use super::{Content, WallTime};
 use crate::http::recall::RecallTag;
-use crate::http::wire::{FieldSection, RequestHead, ResponseHead};
+use crate::http::wire::{FIELDS_MAX, FieldSection, HEAD_MAX, RequestHead, ResponseHead};
 
 /// Fields that are of one connection or hop, and are not stored (RFC 9111 §3.1). Those that Connection
 /// names come to them.
@@ -42,10 +42,10 @@ const NOT_UPDATED: [&str; 6] = [
 ];
 
 /// Whose validators a conditional request had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RequestConditions {
-    /// Those of the stored response.
-    Stored,
+    /// These, of the response that was stored when the request was sent.
+    Stored(ResponseValidators),
     /// The client's.
     OfClient,
 }
@@ -86,14 +86,15 @@ impl ResponseValidators {
     }
 
     /// True if a 304 with these validators is about the same response (RFC 9111 §4.3.3, §4.3.4).
-    pub(super) fn match_304(&self, other: &Self, conditions: RequestConditions) -> bool {
+    pub(super) fn match_304(&self, other: &Self, conditions: &RequestConditions) -> bool {
         match (&other.etag, &other.last_modified) {
             (Some(etag), _) => self
                 .etag
                 .as_ref()
                 .is_some_and(|own| opaque(own) == opaque(etag)),
             (None, Some(modified)) => self.last_modified.as_ref() == Some(modified),
-            (None, None) => conditions == RequestConditions::Stored,
+            // It speaks of what was asked about, and another response may be stored since.
+            (None, None) => matches!(conditions, RequestConditions::Stored(asked) if asked == self),
         }
     }
 
@@ -142,8 +143,8 @@ pub(super) fn head_to_store(head: &ResponseHead) -> ResponseHead {
     rewritten(head, fields)
 }
 
-/// A stored head with the fields of a 304 in it.
-pub(super) fn updated_head(stored: &ResponseHead, update: &ResponseHead) -> ResponseHead {
+/// A stored head with the fields of a 304 in it; `None` where it becomes longer than a server may send.
+pub(super) fn updated_head(stored: &ResponseHead, update: &ResponseHead) -> Option<ResponseHead> {
     let update = head_to_store(update);
     let is_replaced = |name: &[u8]| {
         let mut names = update.fields.iter().map(|(name, _)| name);
@@ -154,7 +155,12 @@ pub(super) fn updated_head(stored: &ResponseHead, update: &ResponseHead) -> Resp
         .fields
         .iter()
         .filter(|(name, _)| !is_one_of(name, &NOT_UPDATED));
-    rewritten(stored, kept.chain(new))
+    let fields: Vec<_> = kept.chain(new).collect();
+    let lengths = fields
+        .iter()
+        .map(|(name, value)| name.len() + value.len() + 4);
+    let fits = fields.len() <= FIELDS_MAX && lengths.sum::<usize>() <= HEAD_MAX;
+    fits.then(|| rewritten(stored, fields.into_iter()))
 }
 
 fn is_one_of(name: &[u8], names: &[&str]) -> bool {
@@ -249,29 +255,36 @@ impl<H: Content> StoredResponse<H> {
         self.head.status == 200 && since.is_some_and(|since| modified <= since)
     }
 
-    /// Takes what a 304 says, which speaks of this response.
+    /// Takes what a 304 says, which speaks of this response; false if the head becomes too long, and is as before.
+    #[must_use]
     pub(super) fn update(
         &mut self,
         update: &ResponseHead,
         key: &CacheKey,
         asked: WallTime,
         answered: WallTime,
-    ) {
-        self.head = updated_head(&self.head, update);
-        // Its age is that of the 304, if it has one.
-        self.freshness = match update.fields.has("age") {
-            true => {
-                let aged = with_age(&self.head, update);
-                ResponseFreshness::of(&aged, key, asked, answered)
-            }
-            false => ResponseFreshness::of(&self.head, key, asked, answered),
+    ) -> bool {
+        let Some(head) = updated_head(&self.head, update) else {
+            return false;
         };
+        // Its age is that of the 304, if it has one.
+        let age = update.fields.list("age").next();
+        self.freshness = ResponseFreshness::of_updated(&head, age, key, asked, answered);
+        self.head = head;
         self.asked = asked;
         self.recall = None;
+        true
+    }
+
+    /// True if a 304 to a request with this response's validators confirms it.
+    pub(crate) fn is_confirmed(&self, update: &ResponseHead) -> bool {
+        let asked = RequestConditions::Stored(self.validators());
+        let found = ResponseValidators::of(&update.fields);
+        self.validators().match_304(&found, &asked)
     }
 
     /// Bytes of memory beside the content.
-    pub(super) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.head.bytes.len() + self.selection.held() + self.content.held() + 384
     }
 
@@ -287,12 +300,4 @@ impl<H: Content> StoredResponse<H> {
             .max(asked.stale_if_error.unwrap_or(0) * 1_000);
         !self.freshness.must_revalidate && !self.freshness.no_cache && stale_ms < allowed_ms
     }
-}
-
-fn with_age(head: &ResponseHead, update: &ResponseHead) -> ResponseHead {
-    let age = update
-        .fields
-        .iter()
-        .filter(|(name, _)| name.eq_ignore_ascii_case(b"age"));
-    rewritten(head, head.fields.iter().chain(age))
 }

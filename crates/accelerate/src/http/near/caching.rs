@@ -424,9 +424,19 @@ impl HttpNearHalf {
         Some(Box::new(cached))
     }
 
+    /// The response to a request that may have changed something comes: what was fetched ahead before is out of date.
+    fn forget_changed(&mut self) {
+        let cached = self.owed.front().and_then(|owed| owed.cached.as_ref());
+        let key = cached.filter(|cached| !cached.request.is_safe());
+        if let Some(key) = key.map(|cached| cached.key.clone()) {
+            self.prefetch(|prefetch| prefetch.note_unsafe(Some(&key)));
+        }
+    }
+
     /// Takes the head of a final response.
     pub(super) fn response(&mut self, head: ResponseHead, body: BodyFraming) {
         self.has_connection_login |= offers_connection_login(&head.fields);
+        self.forget_changed();
         let tag = self.tag.take();
         let Some(owed) = self.owed.front_mut() else {
             return;
@@ -440,11 +450,10 @@ impl HttpNearHalf {
                 cached.tag = Some(RecallTag::new(site, tag, &cached.request.bytes));
             }
         }
-        // Unless it is stored, those that wait for it ask the server themselves.
         let cached = owed.cached.as_mut();
         let mut lead = cached.and_then(|cached| cached.lead.take());
         if let Some(lead) = &mut lead {
-            lead.expect(CollapseOutcome::NotShared);
+            lead.note_answer(self.now);
         }
         let (Some(cache), Some(cached)) = (&self.cache, &owed.cached) else {
             let reason = match self.cache {
@@ -468,13 +477,14 @@ impl HttpNearHalf {
         }
         let exchange = (&cached.request, &head);
         if head.status == 304 {
-            let conditions = match cached.is_validating {
-                true => RequestConditions::Stored,
-                false => RequestConditions::OfClient,
+            let asked = cached.stored.as_ref().filter(|_| cached.is_validating);
+            let conditions = match asked {
+                Some(stored) => RequestConditions::Stored(stored.validators()),
+                None => RequestConditions::OfClient,
             };
             let found = cache.with(|shared| {
                 let (index, key) = (&mut shared.index, &cached.key);
-                let found = index.freshen(cached.asked, now, key, exchange, conditions);
+                let found = index.freshen(cached.asked, now, key, exchange, &conditions);
                 if let (Some(found), Some(tag)) = (&found, cached.tag) {
                     index.note_recall(key, &cached.request, &found.validators(), tag);
                 }
@@ -483,9 +493,16 @@ impl HttpNearHalf {
             if !cached.is_validating {
                 return self.write_lan(head.bytes);
             }
-            self.validated += 1;
-            let stored = found.or_else(|| cached.stored.clone());
+            let confirmed = || cached.stored.clone().filter(|one| one.is_confirmed(&head));
+            let stored = found.or_else(confirmed);
             let asked = (cached.request.clone(), cached.key.clone());
+            if stored.is_none() {
+                // It speaks of a response that is not here. What is here must not stand for it.
+                cache.with(|shared| shared.index.remove_selected(&asked.1, &asked.0));
+                self.postponed = is_for_client.then_some(asked.0);
+                return;
+            }
+            self.validated += 1;
             if let (true, Some(stored)) = (is_for_client, stored) {
                 let closes = has_option(&asked.0.fields, "connection", "close");
                 self.send_stored(asked, &stored, InsteadOf::Request, closes);

@@ -85,12 +85,12 @@ enum HttpNearState {
 }
 
 /// True if a request logs its connection in by a scheme that authenticates connections (RFC 4559 §4, [MS-NTHT]).
-fn asks_connection_login(fields: &FieldSection) -> bool {
+pub(super) fn asks_connection_login(fields: &FieldSection) -> bool {
     fields.all("authorization").any(is_connection_scheme)
 }
 
 /// True if a response offers or confirms such a login.
-fn offers_connection_login(fields: &FieldSection) -> bool {
+pub(super) fn offers_connection_login(fields: &FieldSection) -> bool {
     fields.has("persistent-auth") || fields.all("www-authenticate").any(is_connection_scheme)
 }
 
@@ -339,7 +339,7 @@ impl HttpNearHalf {
             self.send_wan(FlowSegment::control(head.bytes));
             return self.drain(reasons::UPGRADED);
         }
-        if !matches!(head.method(), b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE") {
+        if !head.is_safe() {
             let key = self.cache.as_ref().and_then(|cache| cache.key(&head));
             self.prefetch(|prefetch| prefetch.note_unsafe(key.as_ref()));
         }
@@ -387,6 +387,9 @@ impl HttpNearHalf {
         let outcome = following.outcome();
         if outcome.is_none() && following.until() > self.now {
             return;
+        }
+        if outcome.is_none() {
+            following.note_late(self.now);
         }
         self.following = None;
         let Some(head) = self.postponed.take() else {

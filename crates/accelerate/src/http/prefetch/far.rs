@@ -18,7 +18,7 @@ use super::document::{NamedSubresource, ScannedDocument};
 use super::fetch::FetchConnection;
 use super::frames::{PageId, PrefetchFrame, PrefetchId};
 use super::links;
-use super::memory::{CARRIED_MAX, CopyHolder, FarMemory};
+use super::memory::{CARRIED_MAX, CopyHolder, FarMemory, FetchFailure};
 use super::queue::{FetchCandidate, FetchQueue, PROMISED_FOR};
 use super::reference::DocumentUrl;
 use super::request::PageContext;
@@ -30,9 +30,10 @@ use super::{
 };
 use crate::http::cache::{CacheKey, ResponseReuse, UrlScheme};
 use crate::http::config::PIPELINED_MAX;
+use crate::http::near::{asks_connection_login, offers_connection_login};
 use crate::http::wire::{BodyFraming, HttpVersion, RequestHead, ResponseHead, has_option};
 use crate::shared::SharedHandle;
-use crate::{AcceleratorOutput, ServerCommand, ServerConnection, ServerEvent};
+use crate::{AcceleratorOutput, ServerCommand, ServerConnection, ServerEvent, ServerFailure};
 
 /// The prefetches of one far half.
 #[derive(Debug)]
@@ -45,6 +46,8 @@ pub(in crate::http) struct FarPrefetch {
     allowance: Option<NearAllowance>,
     /// Nothing is fetched any more.
     is_over: bool,
+    /// The client logs in for the whole connection (NTLM, Negotiate), and further connections are not logged in.
+    has_connection_login: bool,
     /// Requests whose responses have not ended; `None` for those that name nothing.
     requests: VecDeque<Option<FollowedRequest>>,
     /// The document that passes.
@@ -111,6 +114,7 @@ impl FarPrefetch {
             server,
             allowance: None,
             is_over: false,
+            has_connection_login: false,
             requests: VecDeque::new(),
             document: None,
             pages: VecDeque::new(),
@@ -137,6 +141,7 @@ impl FarPrefetch {
         if self.requests.len() >= PIPELINED_MAX {
             return self.end(now);
         }
+        self.has_connection_login |= asks_connection_login(&head.fields);
         let followed = self.followed(now, head);
         self.requests.push_back(followed);
     }
@@ -144,7 +149,7 @@ impl FarPrefetch {
     fn followed(&mut self, now: Time, head: &RequestHead) -> Option<FollowedRequest> {
         let allowance = self.allowance?;
         let is_plain = head.method() == b"GET" && head.target().starts_with(b"/");
-        if !is_plain || head.fields.has("range") {
+        if !is_plain || head.fields.has("range") || self.has_connection_login {
             return None;
         }
         let key = CacheKey::of(self.server, UrlScheme::Http, head)?;
@@ -164,10 +169,11 @@ impl FarPrefetch {
 
     /// Takes the head of a response to the client, before it passes.
     pub(in crate::http) fn note_head(&mut self, now: Time, head: &ResponseHead, body: BodyFraming) {
+        self.has_connection_login |= offers_connection_login(&head.fields);
         let Some(Some(followed)) = self.requests.front() else {
             return;
         };
-        if self.is_over {
+        if self.is_over || self.has_connection_login {
             return;
         }
         let (key, request) = (followed.key.clone(), followed.request.clone());
@@ -277,6 +283,10 @@ impl FarPrefetch {
         let Some(page) = self.pages.iter_mut().find(|known| known.id == page) else {
             return;
         };
+        let (memory, origin) = (&self.memory, page.url.origin());
+        if memory.with(|memory| memory.is_stopped(now, self.server, origin)) {
+            return;
+        }
         let (server, client) = (self.server, CopyHolder::Client(allowance.site, self.client));
         let first = PrefetchId(self.promised_total + 1);
         let mut promised = Vec::new();
@@ -291,9 +301,7 @@ impl FarPrefetch {
                         || memory.is_carried(now, client, server, &url);
                 let asked = memory.asked_at(client, server, &url);
                 let is_asked = asked.is_some_and(|at| now.since(at) < ASKED_FOR);
-                let is_new = !is_held
-                    && !is_asked
-                    && is_prefetchable(&target, || memory.is_known(server, &url));
+                let is_new = !is_held && !is_asked && is_prefetchable(&target, || asked.is_some());
                 if is_new {
                     memory.note_carried(now + PROMISED_FOR, client, server, &url);
                 }
@@ -342,7 +350,7 @@ impl FarPrefetch {
             self.cancel(candidate.id);
         }
         while let Some(candidate) = self.queue.pop() {
-            if self.was_asked(&candidate) {
+            if self.was_asked(&candidate) || self.is_stopped(now, &candidate) {
                 self.cancel(candidate.id);
                 continue;
             }
@@ -374,6 +382,24 @@ impl FarPrefetch {
             .memory
             .with(|memory| memory.asked_at(client, self.server, &url));
         asked.is_some_and(|at| at >= candidate.promised)
+    }
+
+    /// True if fetches of its host failed lately.
+    fn is_stopped(&self, now: Time, candidate: &FetchCandidate) -> bool {
+        let origin = self.page_of(candidate).map(|page| page.url.origin());
+        let is_stopped = |origin| {
+            let server = self.server;
+            (self.memory).with(|memory| memory.is_stopped(now, server, origin))
+        };
+        origin.is_some_and(is_stopped)
+    }
+
+    /// Counts a fetch that has brought nothing against its host.
+    fn note_failure(&self, now: Time, candidate: &FetchCandidate, failure: FetchFailure) {
+        if let Some(origin) = self.page_of(candidate).map(|page| page.url.origin()) {
+            let server = self.server;
+            (self.memory).with(|memory| memory.note_failure(now, server, origin, failure));
+        }
     }
 
     fn page_of(&self, candidate: &FetchCandidate) -> Option<&NamingPage> {
@@ -431,14 +457,18 @@ impl FarPrefetch {
                     self.command(connection, ServerCommand::Finish);
                     if let Some(current) = current {
                         let is_unanswered = current.head.is_none();
-                        self.lose(current.candidate, was_used && is_unanswered);
+                        self.lose(now, current.candidate, was_used && is_unanswered);
                     }
                 }
             }
-            ServerEvent::ConnectFailed(_) => {
+            ServerEvent::ConnectFailed(failure) => {
                 let fetch = self.forget(connection);
                 self.connections_max = self.fetches.len();
                 if let Some(current) = fetch.and_then(|fetch| fetch.current) {
+                    // A limit of this node says nothing about the host.
+                    if failure != ServerFailure::Limit {
+                        self.note_failure(now, &current.candidate, FetchFailure::Failed);
+                    }
                     match self.connections_max {
                         0 => self.cancel(current.candidate.id),
                         _ => self.queue.push(current.candidate),
@@ -456,7 +486,7 @@ impl FarPrefetch {
                 } else if let Some(fetch) = self.forget(connection) {
                     let may_retry = fetch.may_have_been_closed();
                     if let Some(current) = fetch.current {
-                        self.lose(current.candidate, may_retry);
+                        self.lose(now, current.candidate, may_retry);
                     }
                 }
             }
@@ -466,13 +496,16 @@ impl FarPrefetch {
     }
 
     /// A response does not come on its connection.
-    fn lose(&mut self, mut candidate: FetchCandidate, may_retry: bool) {
+    fn lose(&mut self, now: Time, mut candidate: FetchCandidate, may_retry: bool) {
         match may_retry && !candidate.was_retried {
             true => {
                 candidate.was_retried = true;
                 self.queue.push(candidate);
             }
-            false => self.cancel(candidate.id),
+            false => {
+                self.note_failure(now, &candidate, FetchFailure::Failed);
+                self.cancel(candidate.id);
+            }
         }
     }
 
@@ -506,6 +539,9 @@ impl FarPrefetch {
             let fetch = self.forget(connection);
             self.command(connection, ServerCommand::Reset);
             if let Some(current) = fetch.and_then(|fetch| fetch.current) {
+                if let Err(failure) = received {
+                    self.note_failure(now, &current.candidate, failure);
+                }
                 self.cancel(current.candidate.id);
             }
             return;
@@ -619,6 +655,10 @@ impl FarPrefetch {
         }
         let page = self.page_of(&current.candidate);
         let candidate = &current.candidate;
+        if let Some(origin) = page.map(|page| page.url.origin()) {
+            let server = self.server;
+            (self.memory).with(|memory| memory.note_success(server, origin));
+        }
         let request =
             page.and_then(|page| page.context.request_for(&candidate.target, candidate.kind));
         if let (Some(request), Some(head)) = (request, &current.head)
@@ -762,7 +802,14 @@ impl FarPrefetch {
                 .is_some_and(FetchConnection::is_idle);
             match is_idle {
                 true => self.close(now, connection),
-                false => self.abandon(connection),
+                false => {
+                    let fetch = self.fetches.get(&connection);
+                    let current = fetch.and_then(|fetch| fetch.current.as_ref());
+                    if let Some(current) = current {
+                        self.note_failure(now, &current.candidate, FetchFailure::Failed);
+                    }
+                    self.abandon(connection);
+                }
             }
         }
         self.send(now);

@@ -50,7 +50,11 @@ impl FarStand {
     }
 
     fn with(memory: SharedHandle<FarMemory>, settings: PrefetchSettings) -> Self {
-        let client = IpAddr::from([198, 18, 1, 2]);
+        Self::for_client(2, memory, settings)
+    }
+
+    fn for_client(client: u8, memory: SharedHandle<FarMemory>, settings: PrefetchSettings) -> Self {
+        let client = IpAddr::from([198, 18, 1, client]);
         let server = SocketAddr::from(([198, 18, 2, 2], 80));
         let prefetch = FarPrefetch::new(memory, Arc::new(settings), client, server);
         let mut stand = Self {
@@ -335,8 +339,9 @@ fn page_that_ends_its_connection_is_left_alone() {
 }
 
 #[test]
-fn url_with_query_is_fetched_once_a_client_has_asked_for_it() {
-    let mut stand = FarStand::new();
+fn url_with_query_is_fetched_once_its_client_asked() {
+    let (memory, settings) = (memory(), PrefetchSettings::default());
+    let mut stand = FarStand::with(memory.clone(), settings.clone());
     stand.page("<img src='a.png?v=1'>");
     assert_eq!(stand.targets(), Vec::<String>::new());
     let request = PAGE.replace("/d/", "/d/a.png?v=1");
@@ -344,6 +349,88 @@ fn url_with_query_is_fetched_once_a_client_has_asked_for_it() {
     stand.wait(ASKED_FOR);
     stand.page("<img src='a.png?v=1'>");
     assert_eq!(stand.targets(), ["/d/a.png?v=1"]);
+    // Another client does not learn by it what this one has asked for.
+    let mut other = FarStand::for_client(3, memory, settings);
+    other.page("<img src='a.png?v=1'>");
+    assert_eq!(other.targets(), Vec::<String>::new());
+}
+
+#[test]
+fn credentials_of_one_use_are_not_repeated() {
+    let page = page("<img src=a.png>");
+    for (field, targets) in [
+        ("Authorization: Basic eDp5", &["/d/a.png"][..]),
+        ("Authorization: Bearer abc", &["/d/a.png"]),
+        ("Authorization: Digest username=\"u\", nonce=\"n\"", &[]),
+        ("Authorization: NTLM TlRM", &[]),
+        ("Authorization: Negotiate YII=", &[]),
+    ] {
+        let mut stand = FarStand::new();
+        let request = PAGE.replace("Cookie: c=1", field);
+        stand.pass(&request, &page);
+        assert_eq!(stand.targets(), targets, "{field}");
+    }
+    // Behind such a login, requests on the same connection have no credentials.
+    let offer =
+        "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Negotiate\r\nContent-Length: 0\r\n\r\n";
+    let login = PAGE.replace("Cookie: c=1", "Authorization: Negotiate YII=");
+    for (request, response) in [(PAGE, offer), (&login, &page)] {
+        let mut stand = FarStand::new();
+        stand.pass(request, response);
+        stand.page("<img src=b.png>");
+        assert_eq!(stand.targets(), Vec::<String>::new(), "{request}");
+    }
+}
+
+#[test]
+fn failing_host_is_left_alone_for_a_while() {
+    let fail = |stand: &mut FarStand, number: u32, status: &str| {
+        stand.page(&format!("<img src={number}.png>"));
+        let asked = stand.asked();
+        let Some((connection, _)) = asked.first() else {
+            return false;
+        };
+        let response = format!("HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n");
+        stand.receive(*connection, &response);
+        true
+    };
+    for (status, attempts) in [("404", FAILURES_MAX), ("401", 1), ("429", 1)] {
+        let memory = memory();
+        let mut stand = FarStand::with(memory.clone(), PrefetchSettings::default());
+        for number in 0..attempts {
+            assert!(fail(&mut stand, number, status), "{status} {number}");
+        }
+        assert!(!fail(&mut stand, 90, status), "{status}");
+        // The host is the same for other clients.
+        let mut other = FarStand::for_client(3, memory, PrefetchSettings::default());
+        assert!(!fail(&mut other, 91, status), "{status}");
+        other.wait(STOPPED_FOR);
+        assert!(fail(&mut other, 92, status), "{status}");
+    }
+    // What comes well in between begins the count anew.
+    let mut stand = FarStand::new();
+    for number in 0..2 * FAILURES_MAX {
+        assert!(fail(&mut stand, 2 * number, "404"), "{number}");
+        stand.page(&format!("<img src={}.png>", 2 * number + 1));
+        let (connection, _) = stand.asked()[0];
+        stand.receive(connection, &ok("", "x"));
+    }
+}
+
+#[test]
+fn pending_fetches_of_a_refusing_host_are_cancelled() {
+    let mut stand = FarStand::new();
+    let names: String = (0..10)
+        .map(|number| format!("<img src={number}.png>"))
+        .collect();
+    stand.page(&names);
+    let asked = stand.asked();
+    assert_eq!(asked.len(), CONNECTIONS_MAX);
+    stand.sent.clear();
+    let refusal = "HTTP/1.1 401 x\r\nContent-Length: 0\r\n\r\n";
+    stand.receive(asked[0].0, refusal);
+    assert_eq!(stand.targets(), Vec::<String>::new());
+    assert_eq!(stand.frames().len(), 1 + 10 - CONNECTIONS_MAX);
 }
 
 #[test]

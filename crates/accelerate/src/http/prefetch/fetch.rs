@@ -13,6 +13,7 @@ use bytes::Bytes;
 use vocab::Time;
 
 use super::document::ScannedDocument;
+use super::memory::FetchFailure;
 use super::queue::FetchCandidate;
 use super::{OBJECT_MAX, RESPONSE_HEAD_MAX, STREAMED_FROM};
 use crate::http::wire::{
@@ -56,10 +57,6 @@ pub(super) struct FetchedResponse {
     /// A style sheet that is scanned as it comes.
     pub(super) document: Option<ScannedDocument>,
 }
-
-/// Why a response is not sent ahead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct UnfitResponse;
 
 impl FetchConnection {
     /// A connection on which this is asked for.
@@ -122,11 +119,14 @@ impl FetchConnection {
         mut bytes: Bytes,
         begin: impl FnOnce(&FetchCandidate, &ResponseHead) -> Option<ScannedDocument>,
         mut scan: impl FnMut(&FetchCandidate, &mut ScannedDocument, &[u8]),
-    ) -> Result<(), UnfitResponse> {
+    ) -> Result<(), FetchFailure> {
         let mut begin = Some(begin);
         while !bytes.is_empty() {
-            let current = self.current.as_mut().ok_or(UnfitResponse)?;
-            let step = self.responses.step(&bytes).map_err(|_| UnfitResponse)?;
+            let current = self.current.as_mut().ok_or(FetchFailure::Failed)?;
+            let step = self
+                .responses
+                .step(&bytes)
+                .map_err(|_| FetchFailure::Failed)?;
             let run = bytes.split_to(step.length);
             match step.what {
                 MessagePart::PartOfHead | MessagePart::Control => {}
@@ -142,7 +142,7 @@ impl FetchConnection {
                 MessagePart::Payload => {
                     current.length += run.len() as u64;
                     if current.length > OBJECT_MAX {
-                        return Err(UnfitResponse);
+                        return Err(FetchFailure::Failed);
                     }
                     if let Some(document) = &mut current.document {
                         scan(&current.candidate, document, &run);
@@ -150,7 +150,7 @@ impl FetchConnection {
                     current.held_bytes += run.len();
                     current.held.push_back(run);
                 }
-                MessagePart::Opaque => return Err(UnfitResponse),
+                MessagePart::Opaque => return Err(FetchFailure::Failed),
             }
             if step.is_end {
                 current.is_whole = true;
@@ -158,7 +158,7 @@ impl FetchConnection {
                 // Whatever follows answers nothing that was asked.
                 return match bytes.is_empty() {
                     true => Ok(()),
-                    false => Err(UnfitResponse),
+                    false => Err(FetchFailure::Failed),
                 };
             }
         }
@@ -175,7 +175,7 @@ impl FetchConnection {
 }
 
 /// Only a whole response that any server would send again is sent ahead.
-fn judge(head: &ResponseHead, body: BodyFraming) -> Result<(), UnfitResponse> {
+fn judge(head: &ResponseHead, body: BodyFraming) -> Result<(), FetchFailure> {
     let fields = &head.fields;
     let has_end = match body {
         BodyFraming::Empty | BodyFraming::Chunked => true,
@@ -193,8 +193,9 @@ fn judge(head: &ResponseHead, body: BodyFraming) -> Result<(), UnfitResponse> {
         && !sets_cookie
         && !fields.has("content-range")
         && head.bytes.len() <= RESPONSE_HEAD_MAX;
-    match is_fit {
-        true => Ok(()),
-        false => Err(UnfitResponse),
+    match (is_fit, head.status) {
+        (true, _) => Ok(()),
+        (false, 401 | 407 | 429 | 503) => Err(FetchFailure::Refused),
+        (false, _) => Err(FetchFailure::Failed),
     }
 }

@@ -1,5 +1,5 @@
-//! What all far halves of a node remember together: what near nodes hold, what clients have asked for, and how many
-//! connections are used for prefetches.
+//! What all far halves of a node remember together: what near nodes hold, what clients have asked for, which hosts do not
+//! answer prefetches, and how many connections are used for them.
 //!
 //! Only hashes of URLs are kept, and the oldest go first. A mistake costs a prefetch that is of no use, or leaves one
 //! out; it decides about nobody's data.
@@ -15,7 +15,10 @@ use vocab::Time;
 use crate::http::cache::WallTime;
 use crate::http::shared::HttpCalendar;
 
-use super::{ACCEPT_MAX, ACCEPTS_MAX, NAMES_MAX, SERVER_CONNECTIONS_MAX};
+use super::{
+    ACCEPT_MAX, ACCEPTS_MAX, FAILURES_MAX, HOSTS_MAX, NAMES_MAX, SERVER_CONNECTIONS_MAX,
+    STOPPED_FOR,
+};
 
 /// Accept field of Chromium 131 for images, until the client's own is known.
 const USUAL_IMAGE_ACCEPT: &[u8] =
@@ -30,6 +33,15 @@ pub(super) enum CopyHolder {
     Client(u64, IpAddr),
 }
 
+/// How a fetch fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FetchFailure {
+    /// The server wants a login, or less requests: more of the same may lock an account, or get the node blocked.
+    Refused,
+    /// The response does not come, or is not fit to be sent ahead.
+    Failed,
+}
+
 /// The memory of the far halves of one node.
 #[derive(Debug)]
 pub(in crate::http) struct FarMemory {
@@ -41,8 +53,8 @@ pub(in crate::http) struct FarMemory {
     carried: RecentNames,
     /// When a client asked for a URL itself.
     asked: RecentNames,
-    /// URLs that any client has asked for.
-    known: RecentNames,
+    /// Failed fetches in a row, by a hash of the host, and until when the host is left alone.
+    failures: HashMap<u64, (u32, Option<Time>)>,
     /// Accept fields for images, by a hash of the browser's User-Agent.
     accepts: HashMap<u64, Bytes>,
     accepts_order: VecDeque<u64>,
@@ -82,7 +94,7 @@ impl FarMemory {
             calendar: None,
             carried: RecentNames::default(),
             asked: RecentNames::default(),
-            known: RecentNames::default(),
+            failures: HashMap::new(),
             accepts: HashMap::new(),
             accepts_order: VecDeque::new(),
             connections: BTreeMap::new(),
@@ -101,15 +113,14 @@ impl FarMemory {
 
     /// Bytes of memory, about.
     pub(in crate::http) fn held(&self) -> usize {
-        let names = self.carried.order.len() + self.asked.order.len() + self.known.order.len();
-        names * 40 + self.accepts_order.len() * ACCEPT_MAX
+        let names = self.carried.order.len() + self.asked.order.len();
+        (names + self.failures.len()) * 40 + self.accepts_order.len() * ACCEPT_MAX
     }
 
     /// Forgets everything that is remembered of URLs.
     pub(in crate::http) fn forget(&mut self) {
         self.carried = RecentNames::default();
         self.asked = RecentNames::default();
-        self.known = RecentNames::default();
     }
 
     /// A client has asked for this URL itself.
@@ -120,18 +131,12 @@ impl FarMemory {
         server: SocketAddr,
         url: &[u8],
     ) {
-        let known = self.hash(&(server, url));
-        self.known.note(known, now);
         let asked = self.hash(&(client, server, url));
         self.asked.note(asked, now);
     }
 
-    /// Tests if any client has asked for this URL.
-    pub(super) fn is_known(&self, server: SocketAddr, url: &[u8]) -> bool {
-        self.known.get(self.hash(&(server, url))).is_some()
-    }
-
-    /// When the client last asked for this URL itself.
+    /// When the client last asked for this URL itself. What other clients have asked for decides nothing: it would show
+    /// one client what another one does.
     pub(super) fn asked_at(
         &self,
         client: CopyHolder,
@@ -187,6 +192,40 @@ impl FarMemory {
         let known = self.accepts.get(&self.hash(&browser));
         let usual = || Bytes::from_static(USUAL_IMAGE_ACCEPT);
         known.cloned().unwrap_or_else(usual)
+    }
+
+    /// A fetch of this host has brought nothing.
+    pub(super) fn note_failure(
+        &mut self,
+        now: Time,
+        server: SocketAddr,
+        origin: &[u8],
+        failure: FetchFailure,
+    ) {
+        let host = self.hash(&(server, origin));
+        if self.failures.len() >= HOSTS_MAX && !self.failures.contains_key(&host) {
+            self.failures.clear();
+        }
+        let (count, until) = self.failures.entry(host).or_default();
+        *count += 1;
+        if failure == FetchFailure::Refused || *count >= FAILURES_MAX {
+            (*count, *until) = (0, Some(now + STOPPED_FOR));
+        }
+    }
+
+    /// A fetch of this host has brought a response.
+    pub(super) fn note_success(&mut self, server: SocketAddr, origin: &[u8]) {
+        let host = self.hash(&(server, origin));
+        if let Some((count, _)) = self.failures.get_mut(&host) {
+            *count = 0;
+        }
+    }
+
+    /// True if nothing is fetched of this host, because that failed lately.
+    pub(super) fn is_stopped(&self, now: Time, server: SocketAddr, origin: &[u8]) -> bool {
+        let failures = self.failures.get(&self.hash(&(server, origin)));
+        let until = failures.and_then(|(_, until)| *until);
+        until.is_some_and(|until| now < until)
     }
 
     /// Takes a place among the connections for prefetches to a server, if there is one.
@@ -246,10 +285,32 @@ mod tests {
         for number in 0..=NAMES_MAX {
             memory.note_asked(Time::ZERO, site, server(), number.to_string().as_bytes());
         }
-        assert!(!memory.is_known(server(), b"0"));
-        assert!(memory.is_known(server(), b"1"));
-        assert_eq!(memory.known.order.len(), NAMES_MAX);
-        assert_eq!(memory.known.moments.len(), NAMES_MAX);
+        assert_eq!(memory.asked_at(site, server(), b"0"), None);
+        assert_eq!(memory.asked_at(site, server(), b"1"), Some(Time::ZERO));
+        assert_eq!(memory.asked.order.len(), NAMES_MAX);
+        assert_eq!(memory.asked.moments.len(), NAMES_MAX);
+    }
+
+    #[test]
+    fn failing_hosts_are_stopped_for_a_while() {
+        let mut memory = FarMemory::new(1);
+        let now = Time::ZERO;
+        for round in 0..2 {
+            for _ in 1..FAILURES_MAX {
+                memory.note_failure(now, server(), b"http://a", FetchFailure::Failed);
+            }
+            assert!(!memory.is_stopped(now, server(), b"http://a"), "{round}");
+            memory.note_success(server(), b"http://a");
+        }
+        memory.note_failure(now, server(), b"http://b", FetchFailure::Refused);
+        assert!(memory.is_stopped(now, server(), b"http://b"));
+        assert!(!memory.is_stopped(now, server(), b"http://a"));
+        assert!(!memory.is_stopped(now + STOPPED_FOR, server(), b"http://b"));
+        for number in 0..2 * HOSTS_MAX {
+            let name = number.to_string();
+            memory.note_failure(now, server(), name.as_bytes(), FetchFailure::Failed);
+        }
+        assert!(memory.failures.len() <= HOSTS_MAX);
     }
 
     #[test]

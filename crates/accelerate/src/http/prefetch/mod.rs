@@ -85,8 +85,13 @@ const CLOSED_WITHIN: Duration = Duration::from_secs(2);
 /// For how long a URL that the client asked for is not asked for again.
 const ASKED_FOR: Duration = Duration::from_secs(5);
 
-/// URLs that a far node remembers, in each of three lists: some 100 pages.
+/// URLs that a far node remembers, in each of two lists: some 100 pages.
 const NAMES_MAX: usize = 16_384;
+/// Fetches of a host that may fail in a row before it is left alone for [`STOPPED_FOR`]. A page may name a few objects that
+/// are gone; more of them cost the server requests for nothing.
+const FAILURES_MAX: u32 = 5;
+const STOPPED_FOR: Duration = Duration::from_secs(300);
+
 /// Browsers of which a far node remembers which images they take, and the longest list that it keeps.
 const ACCEPTS_MAX: usize = 64;
 const ACCEPT_MAX: usize = 256;

@@ -60,6 +60,14 @@ struct ArrivingResponse {
     is_done: bool,
 }
 
+impl ArrivingResponse {
+    /// Bytes of memory.
+    fn held(&self) -> usize {
+        let head = self.head.as_ref().map_or(0, |(head, _)| head.bytes.len());
+        self.key.url.len() + self.request.bytes.len() + head + 1_024
+    }
+}
+
 #[derive(Debug)]
 struct AwaitedResponse {
     key: CacheKey,
@@ -349,6 +357,11 @@ impl NearPrefetch {
             return;
         };
         let (key, request, asked) = (&arriving.key, &arriving.request, arriving.asked);
+        // Something may have changed at the server since it was asked for, or an operator has purged it.
+        let flow = self.asker.flow;
+        if !self.table.with(|table| table.is_expected(flow, id, key)) {
+            return;
+        }
         let Some((head, answered)) = &arriving.head else {
             return;
         };
@@ -445,7 +458,7 @@ impl NearPrefetch {
     pub(in crate::http) fn note_unsafe(&mut self, key: Option<&CacheKey>) {
         if let Some(key) = key {
             self.table
-                .with(|table| table.forget_client(self.asker.client, key.server));
+                .with(|table| table.forget_changed(self.asker.client, key));
         }
     }
 
@@ -490,7 +503,9 @@ impl NearPrefetch {
     pub(in crate::http) fn held(&self) -> usize {
         let pages = self.pages.values();
         let pages: usize = pages.map(|page| page.to_bytes().len() + 512).sum();
-        pages + self.arriving.len() * 2_048
+        let arriving = self.arriving.values();
+        let arriving: usize = arriving.map(ArrivingResponse::held).sum();
+        pages + arriving
     }
 
     /// Note for the operator.

@@ -379,6 +379,62 @@ fn unsafe_request_forgets_what_came_before() {
     assert_eq!(stand.ask(2, IMAGE).0, IMAGE);
 }
 
+/// A request that changes something, and the head of an image that anybody may have.
+const POST: &str = "POST /b HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+const SHAREABLE: &str = "Cache-Control: max-age=60\r\n";
+
+#[test]
+fn response_from_before_a_change_is_not_stored() {
+    // The client changes something at the server, or another one changes this URL.
+    let of_image = POST.replace("/b", "/a.png");
+    for (client, post) in [(2, POST), (3, &of_image)] {
+        let mut stand = NearStand::promised();
+        stand.ask(client, post);
+        stand.bring(1, 1, SHAREABLE);
+        for asker in [2, 3] {
+            assert_eq!(stand.ask(asker, IMAGE).0, IMAGE, "{post}");
+        }
+    }
+    // Another client's change of another URL does not count.
+    let mut stand = NearStand::promised();
+    stand.ask(3, POST);
+    stand.bring(1, 1, SHAREABLE);
+    assert_eq!(stand.ask(2, IMAGE).0, "");
+}
+
+#[test]
+fn response_fetched_during_a_change_is_not_stored() {
+    let mut stand = NearStand::new();
+    stand.connect(1, 2);
+    stand.say(1, PAGE);
+    stand.connect(2, 2);
+    stand.say(2, POST);
+    stand.promise(1, 1);
+    let response = Bytes::from("HTTP/1.1 204 No Content\r\n\r\n");
+    let response = FlowSegment::control(response);
+    stand.input(2, AcceleratorInput::Wan(response));
+    stand.bring(1, 1, SHAREABLE);
+    assert_eq!(stand.ask(2, IMAGE).0, IMAGE);
+}
+
+#[test]
+fn heads_of_responses_ahead_count_as_memory() {
+    let mut stand = NearStand::promised();
+    let (promised, buffered) = {
+        let table = stand.table.with(|table| table.held());
+        (table, stand.flows[&1].near.buffered())
+    };
+    let long = "x".repeat(4_000);
+    let head = format!("HTTP/1.1 200 OK\r\nX: {long}\r\nContent-Length: 0\r\n\r\n");
+    let (id, head) = (PrefetchId(1), Bytes::from(head));
+    stand.frame(1, &PrefetchFrame::Head { id, head });
+    assert!(stand.flows[&1].near.buffered() >= buffered + 4_000);
+    stand.frame(1, &PrefetchFrame::Done(id));
+    assert!(stand.table.with(|table| table.held()) >= promised + 4_000);
+    stand.table.with(AheadTable::forget_all);
+    assert_eq!(stand.table.with(|table| table.held()), 0);
+}
+
 #[test]
 fn purge_and_shrinking_forget_what_is_held() {
     let mut stand = NearStand::promised();

@@ -76,6 +76,9 @@ impl PageContext {
         sends_referer: bool,
         image_accept: &[u8],
     ) -> Option<Self> {
+        if !may_repeat_credentials(&request.fields) {
+            return None;
+        }
         let mut bytes = [b"GET ", request.target(), b" HTTP/1.1\r\n"].concat();
         let mut add = |name: &[u8], value: &[u8]| {
             bytes.extend_from_slice(&[name, b": ", value, b"\r\n"].concat());
@@ -157,6 +160,17 @@ fn is_inherited(fields: &FieldSection, name: &[u8]) -> bool {
     !is_hop && !is_reload && !is_of_page && !is_fetch_metadata(name)
 }
 
+/// True if the credentials of a request, if it has any, may be sent again on other connections: Basic (RFC 7617) and
+/// Bearer (RFC 6750). Those of Digest hold for one request (RFC 7616 §3.3, nonce count), and those of NTLM and Negotiate
+/// for one connection; a server may take their repetition for an attack.
+fn may_repeat_credentials(fields: &FieldSection) -> bool {
+    fields.all("authorization").all(|value| {
+        let mut words = value.split(|byte| matches!(byte, b' ' | b'\t'));
+        let scheme = words.find(|word| !word.is_empty()).unwrap_or_default();
+        is(scheme, "basic") || is(scheme, "bearer")
+    })
+}
+
 fn is(name: &[u8], other: &str) -> bool {
     name.eq_ignore_ascii_case(other.as_bytes())
 }
@@ -208,6 +222,24 @@ mod tests {
         let long = PAGE.replace("Cookie: c=1\r\n", &cookie);
         let url = DocumentUrl::parse(b"http://a/").unwrap();
         assert!(PageContext::of(&head(&long), &url, true, b"*/*").is_none());
+    }
+
+    #[test]
+    fn only_repeatable_credentials_are_repeated() {
+        let url = DocumentUrl::parse(b"http://a/").unwrap();
+        for (credentials, may_repeat) in [
+            ("Basic eDp5", true),
+            ("bearer abc", true),
+            ("Digest username=\"u\", nc=00000001", false),
+            ("NTLM TlRMTVNTUAAB", false),
+            ("Negotiate YII", false),
+            ("DPoP abc", false),
+            ("", false),
+        ] {
+            let page = PAGE.replace("Basic eDp5", credentials);
+            let context = PageContext::of(&head(&page), &url, true, b"*/*");
+            assert_eq!(context.is_some(), may_repeat, "{credentials}");
+        }
     }
 
     #[test]

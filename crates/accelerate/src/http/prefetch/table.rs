@@ -51,6 +51,8 @@ struct AheadResponse {
     /// The request that fetched it.
     request: RequestHead,
     state: AheadState,
+    /// Bytes of memory.
+    memory: usize,
 }
 
 #[derive(Debug)]
@@ -174,6 +176,7 @@ impl AheadTable {
                 id,
                 waiting: Vec::new(),
             },
+            memory,
         });
         true
     }
@@ -204,15 +207,21 @@ impl AheadTable {
         let count = &mut self.pusher(now, flow).count;
         count.responses += 1;
         count.bytes += length;
+        let memory = stored.as_ref().map_or(0, StoredResponse::held);
+        if self.held + memory > HELD_MAX {
+            return self.fail(flow, id, key);
+        }
         let Some(response) = self.on_its_way(flow, id, key) else {
             return;
         };
+        response.memory += memory;
         let state = match stored {
             Some(stored) => AheadState::Held(Box::new(stored)),
             None => AheadState::InCache,
         };
         let number = response.number;
         let before = std::mem::replace(&mut response.state, state);
+        self.held += memory;
         self.wake_waiting(before);
         self.judged.push_back((now + HELD_FOR, key.clone(), number));
         if self.judged.len() > JUDGED_MAX
@@ -229,6 +238,11 @@ impl AheadTable {
         {
             self.wake_waiting(response.state);
         }
+    }
+
+    /// True if a response is still on its way, and nothing has made it useless.
+    pub(super) fn is_expected(&mut self, flow: u64, id: PrefetchId, key: &CacheKey) -> bool {
+        self.on_its_way(flow, id, key).is_some()
     }
 
     fn on_its_way(
@@ -261,7 +275,7 @@ impl AheadTable {
         if responses.is_empty() {
             self.responses.remove(key);
         }
-        self.held -= memory_of(key, &response.request);
+        self.held -= response.memory;
         Some(response)
     }
 
@@ -353,9 +367,12 @@ impl AheadTable {
         }
     }
 
-    /// A client may have changed what its server has: what came before that is of no use to it.
-    pub(super) fn forget_client(&mut self, client: IpAddr, server: SocketAddr) {
-        self.forget_if(|key, response| response.client == client && key.server == server);
+    /// A client may have changed what its server has: what came before that, or was asked for before, is of no use to
+    /// it. What has this URL is of no use to anybody.
+    pub(super) fn forget_changed(&mut self, client: IpAddr, changed: &CacheKey) {
+        self.forget_if(|key, response| {
+            response.client == client && key.server == changed.server || key == changed
+        });
     }
 
     /// An operator removes the responses whose URLs begin so.

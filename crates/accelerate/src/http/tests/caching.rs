@@ -113,6 +113,82 @@ fn a_fresh_response_answers_the_next_client_with_its_age() {
 }
 
 #[test]
+fn confirmation_with_too_many_fields_is_used_once() {
+    let mut site = CachingSite::new();
+    let fields = |from: u32| (from..from + 150).map(|n| format!("X-{n}: y\r\n"));
+    let tagged = "Cache-Control: max-age=10\r\nETag: \"1\"\r\n".to_owned();
+    let stored = ok(&(tagged + &fields(0).collect::<String>()), "hello");
+    site.get("", &stored);
+    site.wait(11);
+    let more: String = fields(150).collect();
+    let confirmed = format!("HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n{more}\r\n");
+    let (asked, got) = site.get("", &confirmed);
+    assert!(asked && got.ends_with("hello"), "{got}");
+    assert_eq!(site.get("", &stored), (true, stored));
+}
+
+#[test]
+fn unknown_confirmation_is_followed_by_the_whole_request() {
+    let mut site = CachingSite::new();
+    site.get(
+        "",
+        &ok("Cache-Control: max-age=10\r\nETag: \"1\"\r\n", "hello"),
+    );
+    site.wait(11);
+    let mut connection = site.connect();
+    // The response that the server speaks of was never here.
+    let other = "HTTP/1.1 304 Not Modified\r\nETag: \"2\"\r\n\r\n";
+    let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let next = "GET /next HTTP/1.1\r\nHost: a\r\n\r\n";
+    connection
+        .0
+        .say(WanEnd::Near, [request, next].concat().as_bytes());
+    let before = connection.0.to_server.len();
+    connection.0.say(WanEnd::Far, other.as_bytes());
+    assert_eq!(connection.0.to_client, b"");
+    let asked = String::from_utf8_lossy(&connection.0.to_server[before..]).into_owned();
+    assert!(asked.starts_with(request), "{asked}");
+    let newer = ok("Cache-Control: max-age=10\r\nETag: \"2\"\r\n", "world");
+    connection.0.say(WanEnd::Far, newer.as_bytes());
+    connection.0.say(WanEnd::Far, ok("", "next").as_bytes());
+    let got = String::from_utf8_lossy(&connection.0.to_client).into_owned();
+    assert_eq!(got, [newer, ok("", "next")].concat());
+    assert!(connection.0.to_server.ends_with(next.as_bytes()));
+    assert!(site.get("", "").1.ends_with("world"));
+}
+
+#[test]
+fn confirmation_speaks_of_the_response_asked_about() {
+    let mut site = CachingSite::new();
+    let response = |tag: u8, content: &str| {
+        let fields = format!("Cache-Control: max-age=10\r\nETag: \"{tag}\"\r\n");
+        ok(&fields, content)
+    };
+    site.get("", &response(1, "hello"));
+    site.wait(11);
+    let mut connection = site.connect();
+    let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    connection.0.say(WanEnd::Near, request.as_bytes());
+    // Another client has fetched a newer one since.
+    site.get("Cache-Control: no-cache\r\n", &response(2, "world"));
+    site.wait(5);
+    connection.0.now = site.now;
+    connection
+        .0
+        .say(WanEnd::Far, b"HTTP/1.1 304 Not Modified\r\n\r\n");
+    let got = String::from_utf8_lossy(&connection.0.to_client).into_owned();
+    assert!(
+        got.contains("ETag: \"1\"") && got.ends_with("hello"),
+        "{got}"
+    );
+    let (asked, got) = site.get("", "");
+    assert!(
+        !asked && got.contains("\r\nAge: 5\r\n") && got.ends_with("world"),
+        "{got}"
+    );
+}
+
+#[test]
 fn a_chunked_response_is_stored_without_its_chunks() {
     let site = CachingSite::new();
     let response = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nTransfer-Encoding: chunked\r\n\r\n\

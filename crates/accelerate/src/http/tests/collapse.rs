@@ -149,6 +149,56 @@ fn clients_wait_a_bounded_time() {
     assert_eq!(crowd.asked(), 3);
 }
 
+/// Another client asks; true if its request goes to the server at once.
+fn asks_at_once(crowd: &ClientCrowd, flow: u64) -> bool {
+    let mut late = crowd.site.connect_as(flow);
+    late.now = crowd.pairs[0].now;
+    late.say(WanEnd::Near, REQUEST.as_bytes());
+    !late.to_server.is_empty()
+}
+
+#[test]
+fn slow_responses_are_not_waited_for_again() {
+    let slow = ok("Cache-Control: no-store\r\n", "event");
+    // Others wait for a long poll, or it is alone.
+    for count in [2, 1] {
+        let mut crowd = ClientCrowd::asking(count);
+        crowd.wait(5);
+        assert_eq!(crowd.asked() as u64, count);
+        assert_eq!(asks_at_once(&crowd, 8), count > 1);
+        crowd.answer(0, &slow);
+        for flow in 10..12 {
+            crowd.wait(100);
+            assert!(asks_at_once(&crowd, flow), "{count} {flow}");
+        }
+        // That is forgotten in time: one asks, and the next one waits for it.
+        crowd.wait(600);
+        let mut lead = crowd.site.connect_as(20);
+        lead.now = crowd.pairs[0].now;
+        lead.say(WanEnd::Near, REQUEST.as_bytes());
+        assert!(!asks_at_once(&crowd, 21));
+    }
+}
+
+#[test]
+fn late_head_releases_all_that_wait() {
+    let mut crowd = ClientCrowd::asking(1);
+    crowd.wait(3);
+    let mut second = crowd.site.connect_as(1);
+    second.now = crowd.pairs[0].now;
+    second.say(WanEnd::Near, REQUEST.as_bytes());
+    crowd.pairs.push(second);
+    crowd.wait(3);
+    let mut third = crowd.site.connect_as(2);
+    third.now = crowd.pairs[0].now;
+    third.say(WanEnd::Near, REQUEST.as_bytes());
+    crowd.pairs.push(third);
+    assert_eq!(crowd.asked(), 1);
+    // The second has waited long enough, and the third need not.
+    crowd.wait(2);
+    assert_eq!(crowd.asked(), 3);
+}
+
 #[test]
 fn client_that_leaves_while_it_waits_is_forgotten() {
     let mut crowd = ClientCrowd::asking(3);

@@ -687,7 +687,7 @@ impl ClientLanes {
     /// Bytes of memory.
     pub(super) fn held(&self) -> usize {
         let lanes = self.lanes.values();
-        let lanes: usize = lanes.map(|lane| lane.near.buffered() + 1_024).sum();
+        let lanes: usize = lanes.map(ClientLane::memory).sum();
         self.server.held() + lanes
     }
 
@@ -699,6 +699,15 @@ impl ClientLanes {
 }
 
 impl ClientLane {
+    /// Bytes of memory.
+    fn memory(&self) -> usize {
+        let held = self.held.iter().map(|output| match output {
+            AcceleratorOutput::ToWan(segment) => segment.bytes.len() + 64,
+            _ => 64,
+        });
+        self.near.buffered() + held.sum::<usize>() + 1_024
+    }
+
     /// True if the lane can serve another request, or go.
     fn is_idle(&self) -> bool {
         self.exchange.is_none() && self.near.is_idle() && self.held.is_empty()
@@ -736,4 +745,26 @@ fn unmapped(mut report: ContentReport) -> (u32, ContentReport) {
     let key = (id.0 >> 32) as u32;
     *id = ContentId(id.0 & 0xffff_ffff);
     (key, report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_wait_for_numbers_count_as_memory() {
+        let mut lane = ClientLane {
+            near: HttpNearHalf::new(None),
+            responses: Responses::new(),
+            exchange: None,
+            number: None,
+            held: Vec::new(),
+            is_ended: false,
+            is_cut: false,
+        };
+        let before = lane.memory();
+        let body = FlowSegment::payload(Bytes::from(vec![b'x'; 40_000]));
+        lane.held.push(AcceleratorOutput::ToWan(body));
+        assert!(lane.memory() >= before + 40_000);
+    }
 }

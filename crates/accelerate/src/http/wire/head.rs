@@ -56,6 +56,11 @@ impl RequestHead {
         }
     }
 
+    /// True if the method changes nothing at the server (RFC 9110 §9.2.1, Safe Methods).
+    pub(crate) fn is_safe(&self) -> bool {
+        matches!(self.method(), b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE")
+    }
+
     /// Reads a whole head.
     pub(crate) fn parse(bytes: Bytes) -> Result<Self, FramingFault> {
         let (method, target, version, end) = Self::parse_line(&bytes)?;
