@@ -90,6 +90,26 @@ pub(crate) fn http_framing(bytes: &[u8]) {
     http::testing::framing(bytes);
 }
 
+/// Bytes as a record of the HTTP cache's index.
+pub(crate) fn http_cache_record(bytes: &[u8]) {
+    http::testing::stored_record(bytes);
+}
+
+/// Good inputs for [`http_cache_record`].
+pub(crate) fn http_cache_record_seeds() -> Vec<CorpusSeed> {
+    vec![seed("stored", http::testing::sample_record())]
+}
+
+/// Bytes as the heads of a response that is stored and of the 304 that confirms it.
+pub(crate) fn http_stored_heads(bytes: &[u8]) {
+    http::testing::stored_heads(bytes);
+}
+
+/// Good inputs for [`http_stored_heads`].
+pub(crate) fn http_stored_heads_seeds() -> Vec<CorpusSeed> {
+    vec![seed("heads", http::testing::HEADS)]
+}
+
 /// Bytes as the first message of a TLS client.
 pub(crate) fn client_hello(bytes: &[u8]) {
     http::testing::client_hello(bytes);

@@ -90,6 +90,16 @@ pub const ENTRIES: &[FuzzEntry] = &[
         seeds: accelerator::smb_pair_seeds,
     },
     FuzzEntry {
+        name: "accelerate_http_cache_record",
+        run: accelerator::http_cache_record,
+        seeds: accelerator::http_cache_record_seeds,
+    },
+    FuzzEntry {
+        name: "accelerate_http_stored_heads",
+        run: accelerator::http_stored_heads,
+        seeds: accelerator::http_stored_heads_seeds,
+    },
+    FuzzEntry {
         name: "accelerate_http_documents",
         run: accelerator::http_documents,
         seeds: accelerator::http_documents_seeds,

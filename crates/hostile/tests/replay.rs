@@ -47,6 +47,8 @@ replays! {
     accelerate_smb_structures,
     accelerate_smb1_structures,
     accelerate_smb_pair,
+    accelerate_http_cache_record,
+    accelerate_http_stored_heads,
     accelerate_http_documents,
     accelerate_http_framing,
     accelerate_client_hello,

@@ -1,5 +1,6 @@
 //! What tests of other crates need: a conversation, and the framing under any bytes.
 
+pub use super::cache::testing::{HEADS, sample_record, stored_heads, stored_record};
 pub use super::prefetch::testing::{DOCUMENTS, documents};
 
 use std::time::Duration;

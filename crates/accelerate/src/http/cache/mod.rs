@@ -28,6 +28,8 @@ mod policy;
 mod prefetched;
 mod stored;
 mod structured;
+#[cfg(any(test, feature = "testing"))]
+pub(super) mod testing;
 #[cfg(test)]
 mod tests;
 mod vary;
