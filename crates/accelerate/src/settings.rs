@@ -467,11 +467,13 @@ impl<'a> TableReader<'a> {
     }
 }
 
+/// What tests of accelerators need: a table of the configuration.
 #[cfg(test)]
-mod tests {
-    use super::*;
+pub(crate) mod testing {
+    use super::{LocatedValue, SettingValue, SettingsTable, TableSetting};
 
-    fn table(settings: &[(&str, SettingValue)]) -> SettingsTable {
+    /// A table with these settings. The keys stand at the bytes 10, 20 and so on, and each value two bytes behind.
+    pub(crate) fn table(settings: &[(&str, SettingValue)]) -> SettingsTable {
         let mut place = 10;
         let mut settings_at = Vec::new();
         for (key, value) in settings {
@@ -490,9 +492,16 @@ mod tests {
         }
     }
 
-    fn text(text: &str) -> SettingValue {
+    /// A value that is a text.
+    pub(crate) fn text(text: &str) -> SettingValue {
         SettingValue::Text(text.to_owned())
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{table, text};
+    use super::*;
 
     #[test]
     fn settings_are_read_by_type() {

@@ -166,24 +166,11 @@ impl AcceleratorSettings for SmbSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{LocatedValue, SettingValue, TableSetting};
+    use crate::settings::SettingValue;
+    use crate::settings::testing::{table, text};
 
     fn parsed(settings: &[(&str, SettingValue)]) -> ParsedSettings {
-        let settings = settings.iter().map(|(key, value)| TableSetting {
-            key: (*key).to_owned(),
-            key_span: 0..1,
-            value: LocatedValue {
-                value: value.clone(),
-                span: 2..3,
-            },
-        });
-        parse(&SettingsTable {
-            settings: settings.collect(),
-        })
-    }
-
-    fn text(text: &str) -> SettingValue {
-        SettingValue::Text(text.to_owned())
+        parse(&table(settings))
     }
 
     #[test]

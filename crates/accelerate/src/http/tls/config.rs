@@ -314,21 +314,8 @@ impl Eq for TlsSettings {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{LocatedValue, SettingValue, TableSetting};
-
-    fn table(settings: &[(&str, SettingValue)]) -> SettingsTable {
-        let settings = settings.iter().map(|(key, value)| TableSetting {
-            key: (*key).to_owned(),
-            key_span: 0..1,
-            value: LocatedValue {
-                value: value.clone(),
-                span: 2..3,
-            },
-        });
-        SettingsTable {
-            settings: settings.collect(),
-        }
-    }
+    use crate::settings::testing::{table, text};
+    use crate::settings::{LocatedValue, SettingValue};
 
     fn list(names: &[&str]) -> SettingValue {
         let located = |name: &&str| LocatedValue {
@@ -336,10 +323,6 @@ mod tests {
             span: 7..8,
         };
         SettingValue::List(names.iter().map(located).collect())
-    }
-
-    fn text(text: &str) -> SettingValue {
-        SettingValue::Text(text.to_owned())
     }
 
     #[test]

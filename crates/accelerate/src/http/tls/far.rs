@@ -13,6 +13,7 @@ use super::TlsState;
 use super::far_lanes::OriginLanes;
 use super::frames::{TlsCarriage, TlsFrame};
 use super::origin::{OriginFault, OriginStream};
+use super::relay::relayed;
 use crate::http::far::HttpFarHalf;
 use crate::http::reasons;
 use crate::{
@@ -364,17 +365,9 @@ impl FarTls {
         };
         match &mut session.inner {
             FarContent::Http1(far) => far.handle(now, input),
-            FarContent::Relay => match input {
-                AcceleratorInput::Lan(bytes) => self.send_wan(FlowSegment::payload(bytes)),
-                AcceleratorInput::LanFinished => {
-                    self.outputs.push_back(AcceleratorOutput::FinishWan)
-                }
-                AcceleratorInput::Wan(segment) if segment.kind != SegmentKind::Frame => {
-                    self.write_server(&segment.bytes);
-                }
-                AcceleratorInput::WanFinished => self.finish_server(),
-                _ => {}
-            },
+            FarContent::Relay => relayed(input)
+                .into_iter()
+                .for_each(|output| self.put_out(output)),
         }
         self.drain();
     }
@@ -384,6 +377,13 @@ impl FarTls {
             && let FarContent::Http1(far) = &mut session.inner
             && let Some(output) = far.poll_output()
         {
+            self.put_out(output);
+        }
+    }
+
+    /// Does what the half inside wants.
+    fn put_out(&mut self, output: AcceleratorOutput) {
+        if let Some(session) = &mut self.session {
             match output {
                 AcceleratorOutput::ToLan(bytes) => self.write_server(&bytes),
                 AcceleratorOutput::FinishLan => self.finish_server(),

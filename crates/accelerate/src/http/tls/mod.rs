@@ -41,6 +41,7 @@ mod lanes;
 mod near;
 mod open_transfers;
 mod origin;
+mod relay;
 mod stream;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -19,6 +19,7 @@ use super::facts::{
 use super::frames::{CertificateFault, TlsCarriage, TlsFrame};
 use super::lanes::ClientLanes;
 use super::open_transfers::OpenTransfers;
+use super::relay::relayed;
 use super::stream::{ReceivedBytes, TlsStream};
 use crate::http::config::OPEN_AFTER;
 use crate::http::near::HttpNearHalf;
@@ -426,17 +427,9 @@ impl NearTls {
                 }
                 return self.drain_lanes();
             }
-            NearContent::Relay => match input {
-                AcceleratorInput::Lan(bytes) => self.send_wan(FlowSegment::payload(bytes)),
-                AcceleratorInput::LanFinished => {
-                    self.outputs.push_back(AcceleratorOutput::FinishWan)
-                }
-                AcceleratorInput::Wan(segment) if segment.kind != SegmentKind::Frame => {
-                    self.write_client(&segment.bytes);
-                }
-                AcceleratorInput::WanFinished => self.finish_client(),
-                _ => {}
-            },
+            NearContent::Relay => relayed(input)
+                .into_iter()
+                .for_each(|output| self.put_out(output)),
         }
         self.drain();
     }
@@ -446,6 +439,13 @@ impl NearTls {
             && let NearContent::Http1(near) = &mut session.inner
             && let Some(output) = near.poll_output()
         {
+            self.put_out(output);
+        }
+    }
+
+    /// Does what the half inside wants.
+    fn put_out(&mut self, output: AcceleratorOutput) {
+        if let NearTlsState::Intercepting(session) = &mut self.state {
             match output {
                 AcceleratorOutput::ToLan(bytes) => self.write_client(&bytes),
                 AcceleratorOutput::FinishLan => self.finish_client(),
@@ -596,6 +596,7 @@ impl NearTls {
                 }
             }
             TlsFrame::Relay => {
+                self.end_transfers();
                 if let NearTlsState::Intercepting(session) = &mut self.state {
                     session.inner = NearContent::Relay;
                 }
