@@ -3,7 +3,7 @@
 #
 #   scripts/recompute-rows.sh DIR
 #
-# DIR is what `trunkline demo --keep DIR` or `trunkline lab run --keep DIR` has left: captures/ and
+# DIR is what `trunkline demo --keep DIR` or `trunkline lab run PLAN --keep DIR` has left: captures/ and
 # samples.csv. It shares no code with the lab. A row's time runs from the first request for the data
 # (HTTP GET; FTP RETR or STOR; the first SMB2 READ or WRITE after the CREATE) to the first segment
 # that acknowledges the last byte of the data; its WAN bytes are the IP packets at the emulator from
@@ -106,6 +106,23 @@ while read -r name; do
             done = acknowledged(j, k, stream[i], 445, upload)
             return 1
         }
+        # A document: from its CREATE to the CREATE of its temporary file (~WRD...), and from there
+        # to TREE_DISCONNECT or LOGOFF.
+        function office(file,    i, j, k, size) {
+            size = sprintf("%02x00", 2 * length(file))
+            for (i = begin; i < finish; i++)
+                if (dport[i] == 445 && smb(i, "0500") && substr(payload[i], 229, 4) == size &&
+                    substr(payload[i], 249, 4 * length(file)) == hex(file, 1)) break
+            if (i == finish) return 0
+            for (j = i; j < finish; j++)
+                if (dport[j] == 445 && stream[j] == stream[i] && smb(j, "0500") &&
+                    substr(payload[j], 249, 16) == hex("~WRD", 1)) break
+            for (k = j; k < finish; k++)
+                if (dport[k] == 445 && stream[k] == stream[i] && (smb(k, "0400") || smb(k, "0200"))) break
+            start = time[i]; asked = 0
+            done = acknowledged(i, j, stream[i], 445, 0) - time[i] + acknowledged(j, k, stream[i], 445, 0) - time[j]
+            return 1
+        }
         BEGIN {
             FS = "\t"
             for (i = 1; i < 256; i++) {
@@ -142,7 +159,9 @@ while read -r name; do
                 if (workload[row] == "http-download") found = http(file[row])
                 else if (workload[row] == "ftp-download") found = ftp(file[row], "RETR", 0)
                 else if (workload[row] == "ftp-upload") found = ftp(file[row], "STOR", 1)
-                else if (workload[row] == "smb-download") found = smb2(file[row], 0)
+                else if (workload[row] == "smb-download" || workload[row] == "smb-serial-download")
+                    found = smb2(file[row], 0)
+                else if (workload[row] == "smb-office") found = office(file[row])
                 else if (workload[row] == "smb-upload") found = smb2(file[row], 1)
                 ok[row] = found; starts_at[row] = start; took[row] = done - asked
             }

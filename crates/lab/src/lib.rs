@@ -4,17 +4,14 @@
 //!  client ── near node ══ emulated WAN ══ far node ── server      (a network namespace each)
 //! ```
 //! [`topology`] makes the network, [`servers`] and [`workload`] fill it with traffic, [`nodes`]
-//! runs Trunkline in it, [`browser`] drives a real browser, [`recording`] records and reads out what happened, [`campaign`] says in
-//! which order, and [`report`] writes it down.
-//!
-//! [`topology`] makes the network, [`servers`] and [`workload`] fill it with traffic, [`nodes`]
-//! runs Trunkline in it, [`recording`] captures and evaluates the traffic, [`campaign`] defines the
-//! order, and [`report`] writes the results.
+//! runs Trunkline in it, [`browser`] drives a real browser, [`recording`] captures and evaluates the
+//! traffic, [`campaign`] runs the demo, [`cells`] runs campaigns, and [`report`] writes the results.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod browser;
 pub mod campaign;
+pub mod cells;
 pub mod nodes;
 pub mod preflight;
 pub mod recording;

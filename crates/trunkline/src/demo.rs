@@ -63,13 +63,13 @@ pub(crate) struct DemoArguments {
 pub(crate) struct OutputArguments {
     /// Writes the results as JSON to FILE, or to standard output instead of the table.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
-    json: Option<PathBuf>,
+    pub(crate) json: Option<PathBuf>,
     /// Writes the HTML report to this file.
     #[arg(long, value_name = "FILE", default_value = "trunkline-demo.html")]
-    report: PathBuf,
+    pub(crate) report: PathBuf,
     /// Keeps captures, server logs, hashes and raw results in this directory.
     #[arg(long, value_name = "DIR")]
-    keep: Option<PathBuf>,
+    pub(crate) keep: Option<PathBuf>,
 }
 
 /// A workload of the demo.
@@ -138,7 +138,7 @@ impl DemoArguments {
 }
 
 /// Runs a plan and writes its results to their destinations.
-pub(crate) fn measure(
+fn measure(
     plan: &CampaignPlan,
     seed: Option<u64>,
     page: Option<&PageDemo>,

@@ -237,7 +237,7 @@ impl SmbProtection {
         Self::Encrypted,
     ];
 
-    /// The name that `clients.py` and cells know it by.
+    /// The name that `smb_clients.py` and cells know it by.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

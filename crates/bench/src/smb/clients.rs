@@ -1,4 +1,4 @@
-//! Runner of the client programs: `clients.py` in a Python with smbprotocol, in a lab's namespace.
+//! Runner of the client programs: `smb_clients.py` in a Python with smbprotocol, in a lab's namespace.
 //!
 //! The serial clients are smbprotocol and not our own code: a judge of an accelerator must not
 //! share code with it, least of all the code that checks signatures.
@@ -15,8 +15,7 @@ use serde_json::{Value, json};
 use super::server::{PASSWORD, SHARE, USER};
 use host::{command, kernel, wait};
 use lab::topology::{LabSite, LabTopology};
-
-const SCRIPT: &str = include_str!("clients.py");
+use lab::workload::SMB_CLIENTS;
 
 /// A client that takes longer than this for one cell hangs: 1,000 small files at the longest delay
 /// without Trunkline take half an hour.
@@ -117,8 +116,8 @@ impl ClientPython {
     }
 
     fn command(&self, place: &ClientPlace<'_>, order: &Value) -> Result<(Command, PathBuf)> {
-        let script = place.directory.join("clients.py");
-        fs::write(&script, SCRIPT)?;
+        let script = place.directory.join("smb_clients.py");
+        fs::write(&script, SMB_CLIENTS)?;
         let log = place.directory.join(format!("{}.log", place.host));
         // smbnetfs mounts; with the process its mount namespace and the mount go.
         let mut command = command::new("unshare");

@@ -7,7 +7,7 @@
 //! ```
 //! [`SmbCell`] says what is measured, `schedule` in which order and what beside what, `stand` is one
 //! lane's place, `server` its smbd with the account and the audit that prove whom the server saw,
-//! `clients` runs the client programs (`clients.py`), `freshness` judges what they were told while
+//! `clients` runs the client programs (`smb_clients.py`), `freshness` judges what they were told while
 //! another changed it, [`protected`] tries every protection, [`torture`] holds the same pair of nodes
 //! to smbtorture, [`kerberos`] to a client that logs in by a ticket, and [`nt1`] to one that speaks SMB 1.
 //!
@@ -29,6 +29,7 @@ pub mod torture;
 pub use cells::{AccelerationMode, LinkKind, SmbCell, SmbClientKind, SmbProtection};
 pub use clients::ClientPython;
 pub use freshness::FreshnessResult;
-pub use published::{PublishedDocument, PublishedRate, documents, rates};
+pub use lab::report::published::{PublishedDocument, documents};
+pub use published::{PublishedRate, rates};
 pub use schedule::{FailedCell, SmbReport, SmbSelection, measure};
 pub use stand::{AccelerationReason, DocumentTimes, OfficeDocument, SmbCellResult};

@@ -1,10 +1,8 @@
 //! Published figures for comparison: CIFS through Juniper's WX in van Helmond and Smeets, "Benefits
 //! and tradeoffs of application-specific WAN acceleration" (University of Amsterdam, 2006), tables
-//! 10 to 15, and the open and save test of "Cisco Wide Area Application Services: Optimizing
-//! Third-Generation Wireless Networks" (Cisco Systems, 2009), table 5.
+//! 10 to 15.
 //!
-//! Their client was Windows XP, their kilobyte is 1,000 or 1,024 bytes (not stated), and the 3G
-//! link of the second had an RTT of 146 to 156 ms, loss and a slow uplink.
+//! Their client was Windows XP, and their kilobyte is 1,000 or 1,024 bytes (not stated).
 
 use serde::Serialize;
 
@@ -26,22 +24,6 @@ pub struct PublishedRate {
     pub application_kb_s: f64,
 }
 
-/// The published seconds to open and to save one document.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PublishedDocument {
-    /// File name as in the report.
-    pub file: String,
-    /// Its size.
-    #[serde(rename = "size_kB")]
-    pub size_kb: f64,
-    /// Times without acceleration: open, save.
-    pub baseline_s: [f64; 2],
-    /// With empty caches.
-    pub cold_s: [f64; 2],
-    /// With warm caches.
-    pub warm_s: [f64; 2],
-}
-
 /// The published rates, in the published order.
 #[must_use]
 pub fn rates() -> Vec<PublishedRate> {
@@ -52,20 +34,6 @@ pub fn rates() -> Vec<PublishedRate> {
             baseline_kb_s: number(row[3]),
             tcp_kb_s: number(row[4]),
             application_kb_s: number(row[5]),
-        })
-        .collect()
-}
-
-/// The published documents, in the published order.
-#[must_use]
-pub fn documents() -> Vec<PublishedDocument> {
-    rows(include_str!("published/waas_3g_cifs_open_save.csv"))
-        .map(|row| PublishedDocument {
-            file: row[0].to_owned(),
-            size_kb: number(row[1]),
-            baseline_s: [number(row[2]), number(row[3])],
-            cold_s: [number(row[4]), number(row[5])],
-            warm_s: [number(row[6]), number(row[7])],
         })
         .collect()
 }
@@ -99,6 +67,5 @@ mod tests {
                 assert!(found.is_some_and(|rate| rate.baseline_kb_s <= link.payload_kb_s()));
             }
         }
-        assert_eq!(documents().len(), 18);
     }
 }

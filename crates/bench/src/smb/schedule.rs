@@ -20,11 +20,11 @@ use super::cells::{
     SmbProtection,
 };
 use super::clients::ClientPython;
-use super::published;
 use super::stand::{DocumentTimes, OfficeDocument, SmbCellResult, SmbLane};
 use host::progress::ProgressReporter;
 use host::{ProgramEnvironment, kernel, rootless};
 use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
+use lab::report::published;
 
 /// Number of light lanes at once: six T1 take a twentieth of one processor's time.
 const LIGHT_LANES: usize = 6;

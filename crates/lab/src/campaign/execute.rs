@@ -315,6 +315,7 @@ impl<'a> RunningCampaign<'a> {
                 server_files: self.servers.files(),
                 client_directory: &self.client_directory,
                 logs: &self.logs,
+                python: None,
             };
             let outcome = bench.run(workload, files, &label)?;
             let cpu_busy = ProcessorTime::now()?.busy_since(before);
@@ -372,8 +373,8 @@ struct WorkloadTurn<'a> {
     repeat: u32,
 }
 
-/// The last JSON object in a log: the emulator prints its account when it stops.
-fn last_json(log: &Path) -> serde_json::Value {
+/// Last JSON object in a log: the emulator prints its account when it stops.
+pub(crate) fn last_json(log: &Path) -> serde_json::Value {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     text.rfind("\n{")
         .map(|index| index + 1)

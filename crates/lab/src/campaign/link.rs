@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use emulate::{DirectionConfig, LossModel};
 use serde::{Deserialize, Serialize};
-use vocab::{Bitrate, ByteCount};
+use vocab::{Bitrate, ByteCount, Probability, format_duration};
 
 use crate::topology::LinkArguments;
 use emulator::link::settings::{LinkSettings, SettingDirection, SettingKey, SettingName};
@@ -79,6 +79,60 @@ impl LabLink {
             SettingDirection::Forward => &config.forward,
             SettingDirection::Back => &config.back,
         }))
+    }
+}
+
+impl LabLink {
+    /// The same link with another delay and another chance of loss, in both directions.
+    #[must_use]
+    pub fn with_delay_and_loss(&self, delay: Option<Duration>, loss: Option<Probability>) -> Self {
+        let mut settings = self.0.clone();
+        let words = [
+            (SettingKey::Delay, delay.map(format_duration)),
+            (SettingKey::Loss, loss.map(|loss| loss.to_string())),
+        ];
+        for (key, word) in words {
+            let Some(word) = word else { continue };
+            for way in [SettingDirection::Forward, SettingDirection::Back] {
+                let name = SettingName { key, way };
+                // What is set forward holds for both, unless the way back has its own.
+                let is_own = settings.preset().is_some() || settings.get(name).is_some();
+                if way == SettingDirection::Forward || is_own {
+                    settings
+                        .set(name, &word)
+                        .expect("quantities print as settings read them");
+                }
+            }
+        }
+        Self(settings)
+    }
+
+    /// The same link with queues of one bandwidth-delay product, and at least so many bytes; a
+    /// direction without a rate keeps its queue.
+    #[must_use]
+    pub fn with_queue_of_bdp(&self, least_bytes: u64) -> Self {
+        let mut settings = self.0.clone();
+        let ways = [SettingDirection::Forward, SettingDirection::Back];
+        let figures = ways.map(|way| self.direction(way));
+        let figures_forward = figures[0];
+        let delay = |way: &Option<DirectionSummary>| way.map_or(Duration::ZERO, |way| way.delay);
+        let round_trip: Duration = figures.iter().map(delay).sum();
+        for (way, figures) in ways.into_iter().zip(&figures) {
+            let is_needed = way == SettingDirection::Forward || *figures != figures_forward;
+            if let Some(rate) = figures.and_then(|figures| figures.rate)
+                && is_needed
+            {
+                let bdp = rate.bytes_in(round_trip).bytes().max(least_bytes);
+                let name = SettingName {
+                    key: SettingKey::Queue,
+                    way,
+                };
+                settings
+                    .set(name, &format!("{bdp}B"))
+                    .expect("a size prints as the setting reads it");
+            }
+        }
+        Self(settings)
     }
 }
 

@@ -6,6 +6,7 @@ mod link;
 mod plan;
 mod results;
 
+pub(crate) use execute::last_json;
 pub use execute::{CampaignOptions, execute};
 pub use link::{DirectionSummary, LabLink};
 pub use plan::{CampaignPlan, PassKind, PlanTest, WorkloadName};

@@ -1,8 +1,6 @@
-//! Plan of a campaign: links, workloads, files, passes, repeats. Read from TOML.
+//! Plan of the demo: links, workloads, files, passes, repeats.
 
-use std::path::Path;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::link::LabLink;
@@ -48,81 +46,34 @@ impl PassKind {
 }
 
 /// A whole campaign.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CampaignPlan {
     /// Title of the report.
     pub title: String,
     /// Number of times that everything is measured; tables show the median.
-    #[serde(default = "one")]
     pub repeats: u32,
-    /// Passes to run; all by default.
-    #[serde(default = "all_passes")]
+    /// Passes to run.
     pub passes: Vec<PassKind>,
     /// Tests to run.
-    #[serde(rename = "test")]
     pub tests: Vec<PlanTest>,
 }
 
 /// Workloads over one link.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PlanTest {
     /// The link, as `--link` takes it.
-    #[serde(default)]
     pub link: LabLink,
-    /// Workloads to run; all by default.
-    #[serde(default = "all_workloads")]
+    /// Workloads to run.
     pub workloads: Vec<WorkloadName>,
     /// Files of the set to use; all when empty.
-    #[serde(default)]
     pub files: Vec<String>,
 }
 
-/// A workload by its name in a plan.
+/// Workload of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkloadName(pub WorkloadKind);
 
-impl Serialize for WorkloadName {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for WorkloadName {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map(Self).map_err(serde::de::Error::custom)
-    }
-}
-
-fn one() -> u32 {
-    1
-}
-
-fn all_passes() -> Vec<PassKind> {
-    PassKind::ALL.to_vec()
-}
-
-fn all_workloads() -> Vec<WorkloadName> {
-    WorkloadKind::ALL.map(WorkloadName).to_vec()
-}
-
 impl CampaignPlan {
-    /// Reads a plan file.
-    ///
-    /// # Errors
-    /// When it cannot be read or says something impossible; the message points at the line.
-    pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("reading the plan {}", path.display()))?;
-        let plan: Self =
-            toml::from_str(&text).with_context(|| format!("in the plan {}", path.display()))?;
-        plan.check()
-            .with_context(|| format!("in the plan {}", path.display()))?;
-        Ok(plan)
-    }
-
     /// Checks rules that the types do not express.
     ///
     /// # Errors
@@ -160,30 +111,5 @@ impl CampaignPlan {
     #[must_use]
     pub fn needs_nodes(&self) -> bool {
         self.passes.iter().any(|pass| *pass != PassKind::Baseline)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_plans_that_ship_can_be_read() {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
-        let plan = CampaignPlan::read(&directory.join("waas-3g.toml")).unwrap();
-        assert_eq!(plan.workloads().len(), 5);
-        assert!(plan.needs_nodes());
-        let plan = CampaignPlan::read(&directory.join("access-lines.toml")).unwrap();
-        assert_eq!(plan.workloads().len(), 1);
-    }
-
-    #[test]
-    fn a_wrong_plan_is_pointed_at() {
-        let error = toml::from_str::<CampaignPlan>("title = 'x'\n[[test]]\nlink = 'rate=fast'\n");
-        let text = error.unwrap_err().to_string();
-        assert!(text.contains("line 3") && text.contains("fast"), "{text}");
-        let plan: CampaignPlan =
-            toml::from_str("title = 'x'\n[[test]]\nfiles = ['x.doc']\n").unwrap();
-        assert!(plan.check().unwrap_err().to_string().contains("x.doc"));
     }
 }

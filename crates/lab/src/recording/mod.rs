@@ -11,6 +11,7 @@
 
 mod crossings;
 mod marker;
+mod traffic;
 mod transfers;
 
 use std::net::UdpSocket;
@@ -27,7 +28,8 @@ use host::wait;
 
 pub use crossings::{WanCrossing, WanCrossings, crossings};
 pub use marker::{MarkerEdge, WorkloadMarker};
-pub use transfers::{FileTransfer, transfers};
+pub use traffic::{TrafficCounts, traffic};
+pub use transfers::{FileTransfer, OfficeTimes, transfers};
 
 /// Bytes kept of each packet: enough for all headers and an SMB2 CREATE with its file name.
 const SNAPSHOT_BYTES: u32 = 256;

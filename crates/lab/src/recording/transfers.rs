@@ -8,6 +8,7 @@
 //! | --- | --- | --- |
 //! | HTTP | the segment that starts with `GET /NAME ` | that connection, server to client |
 //! | FTP | the control segment `RETR NAME` or `STOR NAME` | the connection to the port of the last 229 or 227 reply before it |
+//! | SMB, document | the CREATE of NAME | that connection, all answers, up to the CREATE of the temporary file; and from there to TREE_DISCONNECT |
 //! | SMB | the first READ or WRITE after the CREATE of NAME | that connection, up to the CLOSE that follows |
 //!
 //! The last acknowledgement is the first segment whose acknowledgement number covers the last
@@ -30,6 +31,9 @@ use crate::servers::{FTP_PORT, HTTP_PORT, SMB_PORT};
 use crate::workload::{TransferDirection, WorkloadKind};
 use capture::{ACK, CapturedPacket, TransportHeader};
 
+/// Prefix of the temporary file that an office suite saves to.
+const TEMPORARY_PREFIX: &str = "~WRD";
+
 /// Figures of one file's transfer, from the captures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileTransfer {
@@ -44,13 +48,30 @@ pub struct FileTransfer {
     pub window: Duration,
     /// Bytes that crossed the WAN in the file's window, both directions, IP headers included.
     pub wan_bytes: u64,
+    /// Parts of the time where a document was opened and saved.
+    pub office: Option<OfficeTimes>,
+}
+
+/// Times of a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfficeTimes {
+    /// Time from the document's CREATE to the acknowledgement of the last answer before the
+    /// temporary file's CREATE.
+    pub open: Duration,
+    /// Time from the temporary file's CREATE to the acknowledgement of the last answer before the
+    /// client leaves.
+    pub save: Duration,
 }
 
 impl FileTransfer {
-    /// Time from the first request for the data to its last acknowledgement.
+    /// Time from the first request for the data to its last acknowledgement; for a document the
+    /// sum of opening and saving.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
-        self.acknowledged.saturating_sub(self.requested)
+        match self.office {
+            Some(office) => office.open + office.save,
+            None => self.acknowledged.saturating_sub(self.requested),
+        }
     }
 }
 
@@ -83,6 +104,7 @@ struct FoundTransfer {
     start: Duration,
     requested: Duration,
     acknowledged: Duration,
+    office: Option<OfficeTimes>,
 }
 
 /// Finds each of `names` (in the order they were transferred) between the markers of `label`.
@@ -105,9 +127,10 @@ pub fn transfers(
             WorkloadKind::FtpDownload | WorkloadKind::FtpUpload => {
                 find_ftp(between, name, workload.way())
             }
-            WorkloadKind::SmbDownload | WorkloadKind::SmbUpload => {
-                find_smb(between, name, workload.way())
-            }
+            WorkloadKind::SmbDownload
+            | WorkloadKind::SmbUpload
+            | WorkloadKind::SmbSerialDownload => find_smb(between, name, workload.way()),
+            WorkloadKind::SmbOffice => find_office(between, name),
         };
         found.push(file.with_context(|| format!("{name} is not whole in the capture of {label}"))?);
     }
@@ -135,6 +158,7 @@ pub fn transfers(
                 file: (*name).to_owned(),
                 requested: file.requested,
                 acknowledged: file.acknowledged,
+                office: file.office,
                 window: last.saturating_sub(first),
                 wan_bytes: crossing
                     .iter()
@@ -205,6 +229,7 @@ fn find_http(packets: &[CapturedPacket], name: &str) -> Result<FoundTransfer> {
             request.at,
             None,
         )?,
+        office: None,
     })
 }
 
@@ -252,6 +277,7 @@ fn find_ftp(
         start,
         requested: request.at,
         acknowledged: last_acknowledgement(packets, data, way, start, None)?,
+        office: None,
     })
 }
 
@@ -278,6 +304,8 @@ fn passive_port(reply: &[u8]) -> Option<u16> {
 
 /// [MS-SMB2] §2.2.1.2 (SMB2 Packet Header - SYNC): the command's number.
 mod smb2 {
+    pub(super) const LOGOFF: u16 = 2;
+    pub(super) const TREE_DISCONNECT: u16 = 4;
     pub(super) const CREATE: u16 = 5;
     pub(super) const CLOSE: u16 = 6;
     pub(super) const READ: u16 = 8;
@@ -292,28 +320,29 @@ mod smb2 {
         (header.starts_with(b"\xfeSMB")).then(|| u16::from_le_bytes([header[12], header[13]]))
     }
 
-    /// Tells whether the segment is a CREATE of a path that ends in `name` ([MS-SMB2] §2.2.13).
+    /// Tells whether the segment is a CREATE of a path that ends in `name`.
     pub(super) fn creates(segment: &[u8], name: &str) -> bool {
+        created_name(segment).is_some_and(|created| created == name)
+    }
+
+    /// Last part of the path of a CREATE ([MS-SMB2] §2.2.13).
+    pub(super) fn created_name(segment: &[u8]) -> Option<String> {
         let read = |start: usize| {
             let bytes = segment.get(HEADER + start..HEADER + start + 2)?;
             Some(usize::from(u16::from_le_bytes([bytes[0], bytes[1]])))
         };
         if command(segment) != Some(CREATE) {
-            return false;
+            return None;
         }
         // NameOffset counts from the start of the SMB2 header; both follow 44 bytes of the body.
-        let (Some(offset), Some(length)) = (read(64 + 44), read(64 + 46)) else {
-            return false;
-        };
-        let Some(path) = segment.get(HEADER + offset..HEADER + offset + length) else {
-            return false;
-        };
+        let (offset, length) = (read(64 + 44)?, read(64 + 46)?);
+        let path = segment.get(HEADER + offset..HEADER + offset + length)?;
         let path: Vec<u16> = path
             .chunks_exact(2)
             .map(|unit| u16::from_le_bytes([unit[0], unit[1]]))
             .collect();
         let path = String::from_utf16_lossy(&path);
-        path.rsplit('\\').next() == Some(name)
+        path.rsplit('\\').next().map(str::to_owned)
     }
 }
 
@@ -353,6 +382,47 @@ fn find_smb(
             packets[request].at,
             Some(packets[close].at),
         )?,
+        office: None,
+    })
+}
+
+/// A document that is opened, and saved by way of a temporary file.
+fn find_office(packets: &[CapturedPacket], name: &str) -> Result<FoundTransfer> {
+    let creates = |packet: &CapturedPacket, is_wanted: &dyn Fn(&str) -> bool| {
+        packet.destination.port() == SMB_PORT
+            && smb2::created_name(&packet.payload).is_some_and(|created| is_wanted(&created))
+    };
+    let open = packets
+        .iter()
+        .position(|packet| creates(packet, &|created| created == name))
+        .context("its CREATE is not there")?;
+    let connection = ClientConnection::of_request(&packets[open]);
+    let save = packets[open..]
+        .iter()
+        .position(|packet| {
+            connection.is_outward(packet)
+                && creates(packet, &|created| created.starts_with(TEMPORARY_PREFIX))
+        })
+        .map(|index| open + index)
+        .context("the CREATE of its temporary file is not there")?;
+    let leaves = packets[save..].iter().find(|packet| {
+        let command = smb2::command(&packet.payload);
+        connection.is_outward(packet)
+            && (command == Some(smb2::TREE_DISCONNECT) || command == Some(smb2::LOGOFF))
+    });
+    let (began, saved) = (packets[open].at, packets[save].at);
+    let way = TransferDirection::Download;
+    let opened = last_acknowledgement(packets, connection, way, began, Some(saved))?;
+    let until = leaves.map(|packet| packet.at);
+    let done = last_acknowledgement(packets, connection, way, saved, until)?;
+    Ok(FoundTransfer {
+        start: began,
+        requested: began,
+        acknowledged: done,
+        office: Some(OfficeTimes {
+            open: opened.saturating_sub(began),
+            save: done.saturating_sub(saved),
+        }),
     })
 }
 
@@ -591,21 +661,27 @@ mod tests {
         assert_eq!(found[0].elapsed(), Duration::from_millis(2));
     }
 
-    #[test]
-    fn an_smb_download_ends_before_its_close() {
-        let message = |command: u16| {
-            let mut bytes = vec![0, 0, 0, 100];
-            bytes.extend(b"\xfeSMB");
-            bytes.extend([0; 8]);
-            bytes.extend(command.to_le_bytes());
-            bytes.resize(4 + 64, 0);
-            bytes
-        };
-        let mut create = message(smb2::CREATE);
+    fn smb_message(command: u16) -> Vec<u8> {
+        let mut bytes = vec![0, 0, 0, 100];
+        bytes.extend(b"\xfeSMB");
+        bytes.extend([0; 8]);
+        bytes.extend(command.to_le_bytes());
+        bytes.resize(4 + 64, 0);
+        bytes
+    }
+
+    fn smb_create(name: &str) -> Vec<u8> {
+        let mut create = smb_message(smb2::CREATE);
         create.resize(4 + 64 + 56, 0);
         create[4 + 64 + 44] = 120;
-        create[4 + 64 + 46] = 4;
-        create.extend([b'f', 0, b'g', 0]);
+        create[4 + 64 + 46] = u8::try_from(2 * name.len()).unwrap();
+        create.extend(name.bytes().flat_map(|letter| [letter, 0]));
+        create
+    }
+
+    #[test]
+    fn an_smb_download_ends_before_its_close() {
+        let create = smb_create("fg");
         assert!(smb2::creates(&create, "fg"));
         assert!(!smb2::creates(&create, "g"));
         let (client, server) = ((CLIENT, 50), (SERVER, 445));
@@ -614,9 +690,9 @@ mod tests {
         script.syn(client, server);
         script.tcp(client, server, (1, 1), &create, 128);
         script.tcp(server, client, (1, 129), b"", 156);
-        script.tcp(client, server, (129, 157), &message(smb2::READ), 117);
+        script.tcp(client, server, (129, 157), &smb_message(smb2::READ), 117);
         script.tcp(server, client, (157, 246), b"data", 1000);
-        script.tcp(client, server, (246, 1157), &message(smb2::CLOSE), 92);
+        script.tcp(client, server, (246, 1157), &smb_message(smb2::CLOSE), 92);
         script.tcp(server, client, (1157, 338), b"closed", 128);
         script.marker(MarkerEdge::End);
         let found = transfers(
@@ -628,6 +704,34 @@ mod tests {
         )
         .unwrap();
         assert_eq!(found[0].elapsed(), Duration::from_millis(2));
+    }
+
+    #[test]
+    fn document_opens_and_saves_around_its_temporary_file() {
+        let (client, server) = ((CLIENT, 50), (SERVER, 445));
+        let mut script = PacketScript::new();
+        script.marker(MarkerEdge::Begin);
+        script.syn(client, server);
+        script.tcp(client, server, (1, 1), &smb_create("fg"), 128);
+        script.tcp(server, client, (1, 129), b"opened", 100);
+        script.tcp(client, server, (129, 101), &smb_message(smb2::READ), 100);
+        script.tcp(server, client, (101, 229), b"data", 1000);
+        script.tcp(client, server, (229, 1101), b"", 0);
+        script.tcp(client, server, (229, 1101), &smb_create("~WRD1.tmp"), 100);
+        script.tcp(server, client, (1101, 329), b"made", 100);
+        script.tcp(client, server, (329, 1201), &smb_message(smb2::WRITE), 500);
+        script.tcp(server, client, (1201, 829), b"written", 100);
+        let leave = smb_message(smb2::TREE_DISCONNECT);
+        script.tcp(client, server, (829, 1301), &leave, 80);
+        script.tcp(server, client, (1301, 909), b"gone", 80);
+        script.tcp(client, server, (909, 1381), b"", 0);
+        script.marker(MarkerEdge::End);
+        let packets = &script.packets;
+        let found = transfers(packets, packets, WorkloadKind::SmbOffice, "x", &["fg"]).unwrap();
+        let office = found[0].office.unwrap();
+        assert_eq!(office.open, Duration::from_millis(4));
+        assert_eq!(office.save, Duration::from_millis(4));
+        assert_eq!(found[0].elapsed(), Duration::from_millis(8));
     }
 
     #[test]

@@ -1,8 +1,60 @@
-//! Published figures for comparison, transcribed from "Cisco Wide Area Application Services:
-//! Optimizing Third-Generation Wireless Networks" (Cisco Systems, 2009), tables 1 to 4.
+//! Published figures for comparison, transcribed from van Helmond and Smeets, "Benefits and
+//! tradeoffs of application-specific WAN acceleration" (University of Amsterdam, 2006), tables 10 to
+//! 18, and from "Cisco Wide Area Application Services:
+//! Optimizing Third-Generation Wireless Networks" (Cisco Systems, 2009), tables 1 to 5.
 //!
-//! They were measured over a real 3G link (RTT 146 to 156 ms, with loss and a slow uplink), so
+//! The second ones were measured over a real 3G link (RTT 146 to 156 ms, with loss and a slow uplink), so
 //! their seconds are not comparable with ours; the speed-up factors are.
+
+use serde::Serialize;
+
+use crate::cells::{CellMode, FecSetting, PlannedCell, PublishedEvaluation};
+
+/// Published throughput of a cell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PublishedThroughput {
+    /// In kB/s; 0 where the transfer failed. 1,000 or 1,024 bytes: the report does not say.
+    pub kb_s: f64,
+}
+
+/// Greatest difference of two delays, or two chances of loss, that are the same.
+const SAME: f64 = 1e-6;
+
+/// Published throughput of a cell: tables 10 to 15 without loss, 16 to 18 with it.
+#[must_use]
+pub fn throughput(from: PublishedEvaluation, cell: &PlannedCell) -> Option<PublishedThroughput> {
+    if from != PublishedEvaluation::Wx2006 {
+        return None;
+    }
+    let delay = cell.figures.one_way_delay.as_secs_f64() * 1e3;
+    let number = |text: &str| text.parse::<f64>().ok();
+    let is_row = |row: &[&str], delay_column: usize| {
+        row[0] == cell.protocol
+            && row[1] == cell.link
+            && number(row[delay_column]).is_some_and(|each| (each - delay).abs() < SAME)
+    };
+    let text = if cell.figures.loss > 0.0 {
+        let mut table = rows(include_str!("published/wx_fec.csv"));
+        let row = table.find(|row| {
+            is_row(row, 2)
+                && number(row[4]).is_some_and(|each| (each - cell.figures.loss).abs() < SAME)
+        })?;
+        match cell.fec? {
+            FecSetting::Off => row[5],
+            FecSetting::Auto => row[6],
+        }
+    } else {
+        let mut table = rows(include_str!("published/wx_acceleration.csv"));
+        let row = table.find(|row| is_row(row, 3))?;
+        match cell.mode {
+            CellMode::Baseline => row[4],
+            CellMode::Transport => row[5],
+            CellMode::Application => row[6],
+            CellMode::Exchange => row[7],
+        }
+    };
+    number(text).map(|kb_s| PublishedThroughput { kb_s })
+}
 
 /// A file of the published set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +89,45 @@ pub struct PublishedTest {
     pub rtt_ms: u32,
     /// Its results.
     pub times: Vec<PublishedTime>,
+}
+
+/// The published seconds to open and to save one document.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PublishedDocument {
+    /// File name as in the report.
+    pub file: String,
+    /// Its size.
+    #[serde(rename = "size_kB")]
+    pub size_kb: f64,
+    /// Times without acceleration: open, save.
+    pub baseline_s: [f64; 2],
+    /// With empty caches.
+    pub cold_s: [f64; 2],
+    /// With warm caches.
+    pub warm_s: [f64; 2],
+}
+
+/// The documents of the open and save tests, in the published order.
+#[must_use]
+pub fn documents() -> Vec<PublishedDocument> {
+    let number = |text: &str| text.parse().expect("the table in the source is numbers");
+    rows(include_str!("published/waas_3g_cifs_open_save.csv"))
+        .map(|row| PublishedDocument {
+            file: row[0].to_owned(),
+            size_kb: number(row[1]),
+            baseline_s: [number(row[2]), number(row[3])],
+            cold_s: [number(row[4]), number(row[5])],
+            warm_s: [number(row[6]), number(row[7])],
+        })
+        .collect()
+}
+
+impl PublishedDocument {
+    /// Its size in bytes; the report counts in kilobytes of 1,024 bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        (self.size_kb * 1024.0) as u64
+    }
 }
 
 /// The published file set, in the published order.
@@ -119,6 +210,11 @@ mod tests {
     fn every_published_time_names_an_existing_file() {
         let files = files();
         assert_eq!(files.len(), 19);
+        let documents = documents();
+        assert_eq!(documents.len(), 18);
+        for document in documents {
+            assert!(files.iter().any(|file| file.name == document.file));
+        }
         for test in tests() {
             assert!(!test.times.is_empty());
             for time in &test.times {

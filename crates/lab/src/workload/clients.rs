@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde_json::json;
 
 use super::files::{FileSet, hash};
 use super::{TransferDirection, WorkloadKind};
@@ -16,6 +17,16 @@ use host::{command, kernel, wait};
 /// Time limit for a client in one workload: an hour is many times what the slowest published link
 /// needs.
 const CLIENT_LIMIT: Duration = Duration::from_secs(3600);
+
+/// SMB clients in Python, one per process (`smb_clients.py`). They are smbprotocol and not our own
+/// code: a judge of an accelerator must not share code with it.
+pub const SMB_CLIENTS: &str = include_str!("smb_clients.py");
+
+/// Size of one READ of the serial SMB client: as much as Windows XP's Explorer asks for at once.
+pub const SERIAL_BLOCK_BYTES: u64 = 61_440;
+
+/// Account with which the serial client logs in; the lab's smbd makes a guest of it.
+const GUEST: &str = "nobody-known";
 
 /// Environment in which a workload runs.
 #[derive(Debug)]
@@ -28,6 +39,8 @@ pub struct WorkloadEnvironment<'a> {
     pub client_directory: &'a Path,
     /// Directory for the clients' own messages.
     pub logs: &'a Path,
+    /// A Python with smbprotocol, for the serial SMB client.
+    pub python: Option<&'a Path>,
 }
 
 /// A file as it arrived.
@@ -157,7 +170,48 @@ impl WorkloadEnvironment<'_> {
                 );
                 self.finish("smbclient", smbclient(&script), log)
             }
+            WorkloadKind::SmbSerialDownload | WorkloadKind::SmbOffice => {
+                let doing = match workload {
+                    WorkloadKind::SmbOffice => "office",
+                    _ => "serial-get",
+                };
+                for name in names {
+                    let client = self.serial_client(doing, name, &target.join(name))?;
+                    if let Some(problem) = self.finish("the serial SMB client", client, log)? {
+                        return Ok(Some(problem));
+                    }
+                }
+                Ok(None)
+            }
         }
+    }
+
+    /// The serial SMB client for one file.
+    fn serial_client(&self, doing: &str, name: &str, local: &Path) -> Result<Command> {
+        let python = self.python.context(
+            "the serial SMB client needs a Python with smbprotocol; scripts/install.sh test makes one",
+        )?;
+        let script = self.client_directory.join("smb_clients.py");
+        fs::write(&script, SMB_CLIENTS)?;
+        let order = json!({
+            "do": doing,
+            "server": LabSite::Far.host_address().to_string(),
+            "share": SMB_SHARE,
+            "user": GUEST,
+            "password": "",
+            "protection": "off",
+            "path": name,
+            "truth": self.server_files.join(name),
+            "local": local,
+            "block": SERIAL_BLOCK_BYTES,
+            "seconds": CLIENT_LIMIT.as_secs(),
+        });
+        let mut client = command::new(python);
+        client
+            .arg(script)
+            .arg(order.to_string())
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        Ok(client)
     }
 
     /// Runs a client to its end in the client's namespace; says how it failed, if it did.

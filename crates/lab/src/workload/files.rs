@@ -71,6 +71,34 @@ impl FileSet {
         Ok(Self { files })
     }
 
+    /// The named documents of the published open and save tests (all when `names` is empty), whose
+    /// sizes differ from those of the file set, with contents from `seed`.
+    #[must_use]
+    pub fn documents(seed: u64, names: &[String]) -> Self {
+        let files = published::documents()
+            .iter()
+            .enumerate()
+            .filter(|(_, document)| names.is_empty() || names.contains(&document.file))
+            .map(|(index, document)| {
+                let random = SeededRandom::for_stream(seed, index as u64);
+                let name = document.file.clone();
+                let bytes = content(&name, document.bytes(), random);
+                (name, bytes)
+            })
+            .collect();
+        Self { files }
+    }
+
+    /// One file of random bytes, which nothing compresses and no other seed repeats.
+    #[must_use]
+    pub fn random(seed: u64, name: &str, bytes: u64) -> Self {
+        let mut content = vec![0; usize::try_from(bytes).expect("documents fit into memory")];
+        SeededRandom::from_seed(seed).fill(&mut content);
+        Self {
+            files: BTreeMap::from([(name.to_owned(), content)]),
+        }
+    }
+
     /// The same files with 1 % of their bytes overwritten, in runs of 64 to 512 bytes, at places
     /// and by bytes that `seed` draws.
     #[must_use]

@@ -16,7 +16,9 @@ use anyhow::bail;
 
 use crate::servers::ServerKind;
 
-pub use clients::{FileArrival, WorkloadEnvironment, WorkloadOutcome};
+pub use clients::{
+    FileArrival, SERIAL_BLOCK_BYTES, SMB_CLIENTS, WorkloadEnvironment, WorkloadOutcome,
+};
 pub use files::{EDITED_ONE_IN, FileSet, hash};
 pub use web_page::{PAGE_PATH, WebPage};
 
@@ -33,6 +35,10 @@ pub enum WorkloadKind {
     SmbDownload,
     /// smbclient puts the files to smbd in one session.
     SmbUpload,
+    /// smbprotocol gets each file by one READ of 60 KiB after the other, as Windows XP does.
+    SmbSerialDownload,
+    /// smbprotocol opens and saves each document as an office suite does.
+    SmbOffice,
 }
 
 /// Direction of the files.
@@ -45,13 +51,24 @@ pub enum TransferDirection {
 }
 
 impl WorkloadKind {
-    /// All of them, in the published report's order.
+    /// Transfers of the published file set, in the published report's order.
     pub const ALL: [WorkloadKind; 5] = [
         WorkloadKind::HttpDownload,
         WorkloadKind::FtpDownload,
         WorkloadKind::FtpUpload,
         WorkloadKind::SmbDownload,
         WorkloadKind::SmbUpload,
+    ];
+
+    /// All of them.
+    pub const EVERY: [WorkloadKind; 7] = [
+        WorkloadKind::HttpDownload,
+        WorkloadKind::FtpDownload,
+        WorkloadKind::FtpUpload,
+        WorkloadKind::SmbDownload,
+        WorkloadKind::SmbUpload,
+        WorkloadKind::SmbSerialDownload,
+        WorkloadKind::SmbOffice,
     ];
 
     /// The name in tables, plans and result files.
@@ -63,16 +80,20 @@ impl WorkloadKind {
             WorkloadKind::FtpUpload => "ftp-upload",
             WorkloadKind::SmbDownload => "smb-download",
             WorkloadKind::SmbUpload => "smb-upload",
+            WorkloadKind::SmbSerialDownload => "smb-serial-download",
+            WorkloadKind::SmbOffice => "smb-office",
         }
     }
 
-    /// Direction of its files.
+    /// Direction of its files; documents that are saved come back.
     #[must_use]
     pub const fn way(self) -> TransferDirection {
         match self {
-            WorkloadKind::HttpDownload | WorkloadKind::FtpDownload | WorkloadKind::SmbDownload => {
-                TransferDirection::Download
-            }
+            WorkloadKind::HttpDownload
+            | WorkloadKind::FtpDownload
+            | WorkloadKind::SmbDownload
+            | WorkloadKind::SmbSerialDownload
+            | WorkloadKind::SmbOffice => TransferDirection::Download,
             WorkloadKind::FtpUpload | WorkloadKind::SmbUpload => TransferDirection::Upload,
         }
     }
@@ -83,16 +104,22 @@ impl WorkloadKind {
         match self {
             WorkloadKind::HttpDownload => ServerKind::Http,
             WorkloadKind::FtpDownload | WorkloadKind::FtpUpload => ServerKind::Ftp,
-            WorkloadKind::SmbDownload | WorkloadKind::SmbUpload => ServerKind::Smb,
+            WorkloadKind::SmbDownload
+            | WorkloadKind::SmbUpload
+            | WorkloadKind::SmbSerialDownload
+            | WorkloadKind::SmbOffice => ServerKind::Smb,
         }
     }
 
     /// The client program it needs.
     #[must_use]
     pub const fn client(self) -> &'static str {
-        match self.server() {
-            ServerKind::Http | ServerKind::Ftp => "curl",
-            ServerKind::Smb => "smbclient",
+        match self {
+            WorkloadKind::HttpDownload | WorkloadKind::FtpDownload | WorkloadKind::FtpUpload => {
+                "curl"
+            }
+            WorkloadKind::SmbDownload | WorkloadKind::SmbUpload => "smbclient",
+            WorkloadKind::SmbSerialDownload | WorkloadKind::SmbOffice => "python3",
         }
     }
 }
@@ -107,8 +134,8 @@ impl FromStr for WorkloadKind {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let Some(workload) = Self::ALL.into_iter().find(|each| each.name() == text) else {
-            let names = Self::ALL.map(WorkloadKind::name).join(", ");
+        let Some(workload) = Self::EVERY.into_iter().find(|each| each.name() == text) else {
+            let names = Self::EVERY.map(WorkloadKind::name).join(", ");
             bail!("`{text}` is not a workload; there are {names}");
         };
         Ok(workload)

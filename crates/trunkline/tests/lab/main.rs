@@ -8,6 +8,7 @@ mod addresses;
 mod around;
 mod bridge;
 mod calibrate;
+mod campaign;
 mod circuit;
 mod control;
 mod demo;

@@ -1,6 +1,6 @@
 """The SMB clients of the bench, one per process, told what to do by one JSON object.
 
-    clients.py '{"do": "serial-get", "server": "10.20.0.2", "share": "files", ...}'
+    smb_clients.py '{"do": "serial-get", "server": "10.20.0.2", "share": "files", ...}'
 
 Prints one JSON object, and keeps its session until its standard input ends, so that a look at the
 server tells a file that was closed from one that went with the session. The object holds bytes, seconds, how many opens and closes the server must have seen, and
@@ -214,8 +214,11 @@ def are_on_disk(order, names, contents):
 
 
 def serial_get(order):
-    """One READ after the other until the time is up or the file ends."""
+    """One READ after the other until the time is up or the file ends.
+
+    With "local" what is read is written there, as a copy to the client's disk does."""
     session = Session(order)
+    local = open(order.get("local", os.devnull), "wb")
     file = session.open(order["path"], "read", "open")
     block, limit = order["block"], order["seconds"]
     digest, offset = hashlib.blake2b(), 0
@@ -225,9 +228,11 @@ def serial_get(order):
         data = file.read(offset, min(block, file.end_of_file - offset))
         last = time.monotonic()
         digest.update(data)
+        local.write(data)
         offset += len(data)
     at_end = offset >= file.end_of_file
     session.close(file)
+    local.close()
     return session.report(
         bytes=offset,
         seconds=last - began,
@@ -439,7 +444,9 @@ def office_open(session, path):
 
 def office(order):
     """Opens a document, then saves it: a temporary file in small WRITEs, its first piece again,
-    FLUSH, CLOSE, and a rename over the document."""
+    FLUSH, CLOSE, and a rename over the document.
+
+    With "local" what was opened is written there, and what was saved must be on the server's disk."""
     from smbprotocol.file_info import FileRenameInformation
     from smbprotocol.open import LockFlags
 
@@ -452,7 +459,10 @@ def office(order):
         is_identical = truth.read() == content
 
     edited = os.urandom(PIECE) + content[PIECE:]
-    temporary = path.rsplit("\\", 1)[0] + f"\\~WRD{random.randrange(10**6):06}.tmp"
+    directory = path.rpartition("\\")[0]
+    temporary = f"~WRD{random.randrange(10**6):06}.tmp"
+    if directory:
+        temporary = f"{directory}\\{temporary}"
     began = time.monotonic()
     target = session.open(temporary, "write", "overwrite")
     for piece in range(pieces):
@@ -471,6 +481,10 @@ def office(order):
     save_seconds = time.monotonic() - began
     with open(order["truth"], "rb") as truth:
         is_identical = is_identical and truth.read() == edited
+    if "local" in order:
+        assert is_identical, "what was opened or saved is not what the server holds"
+        with open(order["local"], "wb") as local:
+            local.write(content)
     return session.report(
         bytes=len(content),
         seconds=open_seconds + save_seconds,

@@ -1,0 +1,449 @@
+//! Journal of a campaign: an append-only file with a line of JSON for the campaign and one for each
+//! finished attempt of a series.
+//!
+//! ```text
+//! DIR/journal.jsonl   {"campaign": {...}}      first line: plan, sizes, seed
+//!                     {"attempt": {...}}       each finished attempt, synced to disk before the next
+//! DIR/captures/       two captures for each attempt
+//! DIR/logs/           logs of servers, clients, nodes and the emulator
+//! ```
+//! A campaign that was killed while it wrote leaves half a line, which is cut off when it continues.
+//! What was written is never changed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::plan::CellPlan;
+use super::sizes::CellSizes;
+use crate::recording::TrafficCounts;
+use host::machine::MachineInfo;
+
+/// Name of the journal in a campaign's directory.
+pub const FILE_NAME: &str = "journal.jsonl";
+/// Version of the journal's format; a reader refuses others.
+const FORMAT_VERSION: u32 = 1;
+/// The largest journal that is read.
+const JOURNAL_MOST_BYTES: u64 = 1 << 30;
+
+/// First line of a journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CampaignHeader {
+    /// Version of the format.
+    pub format_version: u32,
+    /// Text of the plan.
+    pub plan: String,
+    /// Span of a cell in seconds; `None` for whole documents.
+    pub span_s: Option<f64>,
+    /// Start time, RFC 3339.
+    pub started: String,
+    /// The machine and its programs at the start.
+    pub machine: MachineInfo,
+    /// Sentence that names the certificate of the emulator on this machine.
+    pub certificate: Option<String>,
+}
+
+/// One attempt of a series.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SeriesAttempt {
+    /// Key of the series.
+    pub series: String,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
+    /// Start time, RFC 3339.
+    pub started: String,
+    /// Duration with everything around the transfers, in seconds.
+    pub took_s: f64,
+    /// Cells in the order in which they ran.
+    pub passes: Vec<CellPass>,
+    /// Sentences about limits of the host.
+    pub host_limits: Vec<String>,
+    /// Counters of the emulator, as it printed them.
+    pub emulator: serde_json::Value,
+    /// Congestion control of both hosts, as read back.
+    pub hosts_congestion_control: String,
+    /// Text of a failure that left no figures.
+    pub failure: Option<String>,
+}
+
+/// One cell of an attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CellPass {
+    /// Key of the cell.
+    pub cell: String,
+    /// Label of its markers in the captures.
+    pub label: String,
+    /// Files.
+    pub files: Vec<CellFile>,
+    /// Busy share of all processors' time.
+    pub cpu_busy: f64,
+    /// Packets at the client's interface.
+    pub packets: u64,
+    /// Packets of others among them.
+    pub foreign_packets: u64,
+    /// Retransmitted segments among them.
+    pub retransmitted_packets: u64,
+    /// Bytes over the WAN from client to server, IP headers included.
+    pub wan_bytes_up: u64,
+    /// Bytes over the WAN from server to client, IP headers included.
+    pub wan_bytes_down: u64,
+    /// Round trips over the WAN, at least.
+    pub wan_round_trips: u32,
+    /// Text of the client's failure, if there was one.
+    pub failure: Option<String>,
+}
+
+/// One file of a cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CellFile {
+    /// Its name.
+    pub file: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Time of the first request for its data, seconds since the Unix epoch.
+    pub requested_unix_s: f64,
+    /// Time from that to the last acknowledgement of the data, in seconds.
+    pub elapsed_s: f64,
+    /// Time from the first to the last packet of its window, in seconds.
+    pub window_s: f64,
+    /// Bytes over the WAN in that window, both directions, IP headers included.
+    pub wan_bytes: u64,
+    /// Time to open the document, in seconds, where it was opened and saved.
+    #[serde(default)]
+    pub open_s: Option<f64>,
+    /// Time to save the document, in seconds.
+    #[serde(default)]
+    pub save_s: Option<f64>,
+    /// BLAKE3 hash of what was sent.
+    pub expected_hash: String,
+    /// BLAKE3 hash of what arrived; `None` when nothing arrived.
+    pub found_hash: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum JournalLine {
+    Campaign(Box<CampaignHeader>),
+    Attempt(Box<SeriesAttempt>),
+}
+
+/// The journal of one campaign.
+#[derive(Debug)]
+pub struct CampaignJournal {
+    path: PathBuf,
+    file: Option<File>,
+    /// First line.
+    pub header: CampaignHeader,
+    /// Attempts in the order in which they ended.
+    pub attempts: Vec<SeriesAttempt>,
+}
+
+impl CellPass {
+    /// Sum of the files' times, in seconds.
+    #[must_use]
+    pub fn elapsed_s(&self) -> f64 {
+        self.files.iter().map(|file| file.elapsed_s).sum()
+    }
+
+    /// Sum of the files' sizes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// Payload over time, in kB/s of 1,000 bytes; 0 where the transfer failed.
+    #[must_use]
+    pub fn throughput_kb_s(&self) -> f64 {
+        let elapsed = self.elapsed_s();
+        if self.failure.is_some() || elapsed <= 0.0 {
+            return 0.0;
+        }
+        self.bytes() as f64 / 1e3 / elapsed
+    }
+
+    /// Tells whether all files arrived as they were sent.
+    #[must_use]
+    pub fn is_identical(&self) -> bool {
+        let same = |file: &CellFile| file.found_hash.as_deref() == Some(&file.expected_hash);
+        self.failure.is_none() && !self.files.is_empty() && self.files.iter().all(same)
+    }
+
+    /// Packets at the client's interface.
+    #[must_use]
+    pub fn traffic(&self) -> TrafficCounts {
+        TrafficCounts {
+            packets: self.packets,
+            foreign: self.foreign_packets,
+            retransmitted: self.retransmitted_packets,
+        }
+    }
+}
+
+impl CampaignHeader {
+    /// Header of a new campaign.
+    #[must_use]
+    pub fn new(
+        plan: &str,
+        sizes: CellSizes,
+        machine: MachineInfo,
+        certificate: Option<String>,
+    ) -> Self {
+        Self {
+            format_version: FORMAT_VERSION,
+            plan: plan.to_owned(),
+            span_s: match sizes {
+                CellSizes::Document => None,
+                CellSizes::Span(span) => Some(span.as_secs_f64()),
+            },
+            started: now(),
+            machine,
+            certificate,
+        }
+    }
+
+    /// Sizes of the campaign's cells.
+    #[must_use]
+    pub fn sizes(&self) -> CellSizes {
+        self.span_s
+            .and_then(|span| std::time::Duration::try_from_secs_f64(span).ok())
+            .map_or(CellSizes::Document, CellSizes::Span)
+    }
+
+    /// The campaign's plan.
+    ///
+    /// # Errors
+    /// Fails when this version does not understand the plan.
+    pub fn plan(&self) -> Result<CellPlan> {
+        CellPlan::parse(&self.plan).context("in the plan that the journal contains")
+    }
+}
+
+/// The time, RFC 3339.
+pub(super) fn now() -> String {
+    jiff::Zoned::now()
+        .strftime("%Y-%m-%dT%H:%M:%S%:z")
+        .to_string()
+}
+
+impl CampaignJournal {
+    /// Opens the journal of `directory` for reading.
+    ///
+    /// # Errors
+    /// Fails when there is none or it is damaged before its last line.
+    pub fn read(directory: &Path) -> Result<Self> {
+        let path = directory.join(FILE_NAME);
+        let (header, attempts, _) = read_lines(&path)?;
+        let header = header.with_context(|| format!("{} has no first line", path.display()))?;
+        Ok(Self {
+            path,
+            file: None,
+            header,
+            attempts,
+        })
+    }
+
+    /// Continues the campaign of `directory`, or begins it with `header`.
+    ///
+    /// # Errors
+    /// Fails when the directory contains another campaign, or the journal cannot be written.
+    pub fn open(directory: &Path, header: &CampaignHeader) -> Result<Self> {
+        fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+        let path = directory.join(FILE_NAME);
+        let (found, attempts, whole_bytes) = match path.exists() {
+            true => read_lines(&path)?,
+            false => (None, Vec::new(), 0),
+        };
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .with_context(|| format!("opening {}", path.display()))?;
+        // Half a line is left where the campaign was killed while it wrote.
+        file.set_len(whole_bytes)?;
+        let mut journal = Self {
+            path,
+            file: Some(file),
+            header: header.clone(),
+            attempts,
+        };
+        match found {
+            Some(found) => {
+                let is_same = found.plan == header.plan && found.span_s == header.span_s;
+                ensure!(
+                    is_same,
+                    "{} contains the campaign of another plan or with other sizes; choose another \
+                     directory with --keep, or remove it",
+                    directory.display()
+                );
+                journal.header = found;
+            }
+            None => {
+                journal.append(&JournalLine::Campaign(Box::new(header.clone())))?;
+                // The new name must be as durable as the line.
+                File::open(directory)?.sync_all()?;
+            }
+        }
+        Ok(journal)
+    }
+
+    /// Writes a finished attempt and waits until it is on the disk.
+    ///
+    /// # Errors
+    /// Fails when it cannot be written.
+    pub fn add(&mut self, attempt: SeriesAttempt) -> Result<()> {
+        self.append(&JournalLine::Attempt(Box::new(attempt.clone())))?;
+        self.attempts.push(attempt);
+        Ok(())
+    }
+
+    /// Attempts of a series, in order.
+    pub fn attempts_of(&self, series: &str) -> impl Iterator<Item = &SeriesAttempt> {
+        self.attempts
+            .iter()
+            .filter(move |attempt| attempt.series == series)
+    }
+
+    fn append(&mut self, line: &JournalLine) -> Result<()> {
+        let Some(file) = &mut self.file else {
+            bail!("{} is open for reading only", self.path.display());
+        };
+        let mut text = serde_json::to_string(line)?;
+        text.push('\n');
+        file.write_all(text.as_bytes())
+            .and_then(|()| file.sync_data())
+            .with_context(|| format!("writing {}", self.path.display()))
+    }
+}
+
+/// The lines of a journal, and the bytes of its whole lines.
+fn read_lines(path: &Path) -> Result<(Option<CampaignHeader>, Vec<SeriesAttempt>, u64)> {
+    let length = fs::metadata(path)
+        .with_context(|| format!("reading {}", path.display()))?
+        .len();
+    ensure!(
+        length <= JOURNAL_MOST_BYTES,
+        "{} is larger than any campaign's journal",
+        path.display()
+    );
+    let bytes = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let whole = bytes
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |last| last + 1);
+    let mut header = None;
+    let mut attempts = Vec::new();
+    for (number, line) in bytes[..whole].split(|byte| *byte == b'\n').enumerate() {
+        if line.is_empty() {
+            continue;
+        }
+        let line: JournalLine = serde_json::from_slice(line)
+            .with_context(|| format!("line {} of {} is damaged", number + 1, path.display()))?;
+        match line {
+            JournalLine::Campaign(found) => {
+                ensure!(
+                    found.format_version == FORMAT_VERSION,
+                    "{} is of format {}, this program reads {FORMAT_VERSION}",
+                    path.display(),
+                    found.format_version
+                );
+                header = Some(*found);
+            }
+            JournalLine::Attempt(attempt) => attempts.push(*attempt),
+        }
+    }
+    Ok((header, attempts, whole as u64))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn attempt(series: &str, passes: Vec<CellPass>) -> SeriesAttempt {
+        SeriesAttempt {
+            series: series.to_owned(),
+            attempt: 1,
+            started: "2026-11-27T04:00:00+00:00".to_owned(),
+            took_s: 9.5,
+            passes,
+            host_limits: Vec::new(),
+            emulator: serde_json::Value::Null,
+            hosts_congestion_control: "client cubic, server cubic".to_owned(),
+            failure: None,
+        }
+    }
+
+    /// A pass of one random file, at this throughput.
+    pub(crate) fn pass(cell: &str, bytes: u64, kb_s: f64) -> CellPass {
+        CellPass {
+            cell: cell.to_owned(),
+            label: "c0-r1-a1-random-once".to_owned(),
+            files: vec![CellFile {
+                file: "document.bin".to_owned(),
+                bytes,
+                requested_unix_s: 1.0,
+                elapsed_s: bytes as f64 / 1e3 / kb_s,
+                window_s: 9.0,
+                wan_bytes: bytes,
+                open_s: None,
+                save_s: None,
+                expected_hash: "a".to_owned(),
+                found_hash: Some("a".to_owned()),
+            }],
+            cpu_busy: 0.2,
+            packets: 1_000,
+            foreign_packets: 0,
+            retransmitted_packets: 0,
+            wan_bytes_up: 1_000,
+            wan_bytes_down: bytes,
+            wan_round_trips: 20,
+            failure: None,
+        }
+    }
+
+    fn header(plan: &str) -> CampaignHeader {
+        CampaignHeader::new(plan, CellSizes::Document, MachineInfo::default(), None)
+    }
+
+    #[test]
+    fn killed_campaign_continues_after_its_last_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let header = header("title = 'x'");
+        let mut journal = CampaignJournal::open(directory.path(), &header).unwrap();
+        journal.add(attempt("one", vec![])).unwrap();
+        journal.add(attempt("two", vec![])).unwrap();
+        drop(journal);
+        let path = directory.path().join(FILE_NAME);
+        let text = fs::read_to_string(&path).unwrap();
+        for cut in 1..text.lines().last().unwrap().len() {
+            fs::write(&path, &text[..text.len() - cut]).unwrap();
+            let mut journal = CampaignJournal::open(directory.path(), &header).unwrap();
+            assert_eq!(journal.attempts_of("one").count(), 1);
+            assert_eq!(journal.attempts_of("two").count(), 0, "cut {cut}");
+            journal.add(attempt("two", vec![])).unwrap();
+            drop(journal);
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn other_plan_does_not_continue_a_campaign() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(CampaignJournal::open(directory.path(), &header("one")).unwrap());
+        let error = CampaignJournal::open(directory.path(), &header("two")).unwrap_err();
+        assert!(error.to_string().contains("--keep"), "{error}");
+        let journal = CampaignJournal::read(directory.path()).unwrap();
+        assert_eq!(journal.header.plan, "one");
+    }
+
+    #[test]
+    fn damage_before_the_end_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE_NAME);
+        fs::write(&path, "{\"campaign\": 1}\n{}\n").unwrap();
+        let error = CampaignJournal::read(directory.path()).unwrap_err();
+        assert!(format!("{error:#}").contains("line 1"), "{error:#}");
+    }
+}

@@ -1,0 +1,29 @@
+//! Campaigns of cells: a plan in TOML, its expansion, its resumable execution, and its results.
+//!
+//! ```text
+//!  plan.toml ─► CellPlan ─► PlannedCell × n ─► CellSeries in random order ─► journal.jsonl ─► report
+//! ```
+//! A **cell** is one measurement: a protocol over a link in a mode, with a cache state, once. Cells
+//! whose cache states build on each other (cold, warm, edited) form a **series**, which runs and is
+//! repeated as a whole. The journal is the only result: every finished attempt is one line of it, so a
+//! killed campaign continues where it was, and a report can be made at any time.
+
+mod expansion;
+mod journal;
+mod plan;
+mod results;
+mod runner;
+mod sizes;
+
+pub use expansion::{CellLoad, CellSeries, PlannedCell, expand, series};
+pub use journal::{
+    CampaignHeader, CampaignJournal, CellPass, FILE_NAME as JOURNAL_FILE, SeriesAttempt,
+};
+pub use plan::{
+    CacheState, CellMode, CellPlan, CellWorkload, FecSetting, PlanProblem, PublishedEvaluation,
+};
+#[cfg(test)]
+pub(crate) use results::tests::sample_outcome;
+pub use results::{CampaignOutcome, CellDocumentTimes, CellResult, CellStatus};
+pub use runner::{RunOptions, run};
+pub use sizes::{CellSizes, LinkFigures, SeriesEstimate};

@@ -1,0 +1,529 @@
+//! Results of a campaign: the journal read against its plan.
+//!
+//! Each cell's figure comes from one attempt of its series: the clean one, or the one with the
+//! least undesired traffic. The others stay in the journal and in the captures.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::expansion::{self, PlannedCell};
+use super::journal::{CampaignJournal, CellPass, SeriesAttempt};
+use super::plan::{CacheState, CellMode, CellPlan};
+use super::runner::is_clean;
+use super::sizes::CellSizes;
+use crate::campaign::{
+    CampaignResults, CampaignSeeds, FORMAT_VERSION, FileSample, PassKind, TestResults, WorkloadRun,
+};
+use crate::report::published::{self, PublishedThroughput};
+use crate::report::statistics::{self, MedianEstimate};
+use host::median::median;
+
+/// Status of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CellStatus {
+    /// All repeats are measured.
+    Measured,
+    /// The transfer failed in every repeat.
+    Failed,
+    /// It is not measured yet.
+    NotMeasured,
+    /// The lab has no server, client or accelerator for it.
+    NotBuilt,
+}
+
+/// Result of a cell over its repeats.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CellResult {
+    /// The cell, with the number of its first repeat.
+    pub cell: PlannedCell,
+    /// Status.
+    pub status: CellStatus,
+    /// Throughput of each measured repeat, in kB/s.
+    pub throughputs_kb_s: Vec<f64>,
+    /// Median throughput with its interval.
+    pub throughput: Option<MedianEstimate>,
+    /// Figure of the published evaluation.
+    pub published: Option<PublishedThroughput>,
+    /// Passes that the figures come from, one for each repeat.
+    pub passes: Vec<CellPass>,
+    /// Attempts in all repeats.
+    pub attempts: u32,
+    /// Set if an attempt was repeated for foreign or retransmitted traffic.
+    pub repeated_for_foreign_traffic: bool,
+    /// Sentences about limits of the host.
+    pub host_limits: Vec<String>,
+    /// Sentences about failures.
+    pub failures: Vec<String>,
+    /// Set if it transfers less than its document.
+    pub is_shortened: bool,
+    /// Bytes that it transfers.
+    pub bytes: u64,
+}
+
+/// Times of a document in one pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CellDocumentTimes {
+    /// The document.
+    pub file: String,
+    /// The pass.
+    pub pass: PassKind,
+    /// Time to open it, in seconds.
+    pub open_s: f64,
+    /// Time to save it, in seconds.
+    pub save_s: f64,
+}
+
+/// A campaign's results.
+#[derive(Debug)]
+pub struct CampaignOutcome {
+    /// The journal.
+    pub journal: CampaignJournal,
+    /// The plan.
+    pub plan: CellPlan,
+    /// All cells of the plan.
+    pub cells: Vec<CellResult>,
+}
+
+impl CellStatus {
+    /// The name in results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Measured => "measured",
+            Self::Failed => "failed",
+            Self::NotMeasured => "not-measured",
+            Self::NotBuilt => "not-built",
+        }
+    }
+}
+
+impl CellResult {
+    /// Tells whether every file of every repeat arrived as it was sent.
+    #[must_use]
+    pub fn is_identical(&self) -> bool {
+        !self.passes.is_empty() && self.passes.iter().all(CellPass::is_identical)
+    }
+}
+
+impl CampaignOutcome {
+    /// Reads the results of a campaign's directory.
+    ///
+    /// # Errors
+    /// Fails when there is no journal, or it is damaged or of another version.
+    pub fn read(directory: &Path) -> Result<Self> {
+        let journal = CampaignJournal::read(directory)?;
+        Self::of(journal)
+    }
+
+    /// Makes the results of a journal.
+    ///
+    /// # Errors
+    /// Fails when the plan in the journal is not understood.
+    pub fn of(journal: CampaignJournal) -> Result<Self> {
+        let plan = journal.header.plan()?;
+        let all = expansion::expand(&plan);
+        let chosen = best_attempts(&plan, &journal, &all);
+        let mut cells: Vec<CellResult> = Vec::new();
+        let mut places: BTreeMap<String, usize> = BTreeMap::new();
+        for cell in &all {
+            let place = *places.entry(cell.name()).or_insert_with(|| {
+                cells.push(CellResult::empty(&plan, cell, journal.header.sizes()));
+                cells.len() - 1
+            });
+            if let Some(repeat) = chosen.get(&cell.key()) {
+                cells[place].add(repeat);
+            }
+        }
+        for cell in &mut cells {
+            cell.finish(&plan);
+        }
+        Ok(Self {
+            journal,
+            plan,
+            cells,
+        })
+    }
+
+    /// Text for each transfer that was not whole, one line each.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let measured = self.cells.iter().flat_map(|cell| &cell.passes);
+        let damaged = measured.filter(|pass| pass.failure.is_none() && !pass.is_identical());
+        damaged
+            .map(|pass| format!("{}: what arrived is not what was sent", pass.cell))
+            .collect()
+    }
+
+    /// Duration of all attempts, in seconds.
+    #[must_use]
+    pub fn took_s(&self) -> f64 {
+        self.journal
+            .attempts
+            .iter()
+            .map(|attempt| attempt.took_s)
+            .sum()
+    }
+
+    /// Number of cells with this status.
+    #[must_use]
+    pub fn count(&self, status: CellStatus) -> usize {
+        self.cells
+            .iter()
+            .filter(|cell| cell.status == status)
+            .count()
+    }
+
+    /// Cells with file sets, as the demo has them: rows for each file in all passes; `None`
+    /// without such cells.
+    #[must_use]
+    pub fn file_results(&self) -> Option<CampaignResults> {
+        let mut tests: Vec<(String, TestResults)> = Vec::new();
+        for cell in &self.cells {
+            let Some(pass_kind) = pass_kind(&cell.cell) else {
+                continue;
+            };
+            let link = cell.cell.settings.to_string();
+            let key = format!("{} {link}", cell.cell.protocol);
+            let place = tests
+                .iter()
+                .position(|(other, _)| *other == key)
+                .unwrap_or_else(|| {
+                    let empty = TestResults {
+                        link: cell.cell.settings.clone(),
+                        emulator: serde_json::Value::Null,
+                        runs: Vec::new(),
+                        samples: Vec::new(),
+                    };
+                    tests.push((key, empty));
+                    tests.len() - 1
+                });
+            let test = &mut tests[place].1;
+            for (index, pass) in cell.passes.iter().enumerate() {
+                let repeat = index as u32 + 1;
+                let workload = cell.cell.workload.name();
+                test.runs.push(WorkloadRun {
+                    pass: pass_kind,
+                    workload: workload.to_owned(),
+                    repeat,
+                    label: pass.label.clone(),
+                    cpu_busy: pass.cpu_busy,
+                    failure: pass.failure.clone(),
+                });
+                test.samples
+                    .extend(pass.files.iter().map(|file| FileSample {
+                        pass: pass_kind,
+                        workload: workload.to_owned(),
+                        repeat,
+                        file: file.file.clone(),
+                        bytes: file.bytes,
+                        requested_unix_s: file.requested_unix_s,
+                        elapsed_s: file.elapsed_s,
+                        window_s: file.window_s,
+                        wan_bytes: file.wan_bytes,
+                        expected_hash: file.expected_hash.clone(),
+                        found_hash: file.found_hash.clone(),
+                    }));
+            }
+        }
+        let tests: Vec<TestResults> = tests.into_iter().map(|(_, test)| test).collect();
+        (!tests.is_empty()).then(|| CampaignResults {
+            format_version: FORMAT_VERSION,
+            title: self.plan.title.clone(),
+            started: self.journal.header.started.clone(),
+            took_s: self.took_s(),
+            machine: self.journal.header.machine.clone(),
+            seeds: CampaignSeeds {
+                files: self.plan.seed,
+                edits: self.plan.seed,
+                link: self.plan.seed,
+            },
+            repeats: *self.plan.repeats.get_ref(),
+            passes: PassKind::ALL.to_vec(),
+            tests,
+            notes: Vec::new(),
+        })
+    }
+
+    /// Times of documents that were opened and saved: medians over the repeats.
+    #[must_use]
+    pub fn document_times(&self) -> Vec<CellDocumentTimes> {
+        let mut found = Vec::new();
+        for cell in &self.cells {
+            let Some(pass) = pass_kind(&cell.cell) else {
+                continue;
+            };
+            let files = || cell.passes.iter().flat_map(|pass| &pass.files);
+            let names: BTreeSet<&str> = files()
+                .filter(|file| file.open_s.is_some())
+                .map(|file| file.file.as_str())
+                .collect();
+            for name in names {
+                let own = || files().filter(|file| file.file == name);
+                let (Some(open_s), Some(save_s)) = (
+                    median(own().filter_map(|file| file.open_s)),
+                    median(own().filter_map(|file| file.save_s)),
+                ) else {
+                    continue;
+                };
+                found.push(CellDocumentTimes {
+                    file: name.to_owned(),
+                    pass,
+                    open_s,
+                    save_s,
+                });
+            }
+        }
+        found
+    }
+
+    /// Writes `samples.csv`, which scripts/recompute-rows.sh compares with what tshark finds in the
+    /// captures, and `hashes.csv`, with every attempt.
+    ///
+    /// # Errors
+    /// Fails when they cannot be written.
+    pub fn write_tables(&self, directory: &Path) -> Result<()> {
+        let all = expansion::expand(&self.plan);
+        let mut samples = "label,pass,workload,file,bytes,elapsed_s,wan_bytes\n".to_owned();
+        let mut hashes = "label,file,expected_blake3,found_blake3\n".to_owned();
+        for pass in self
+            .journal
+            .attempts
+            .iter()
+            .flat_map(|attempt| &attempt.passes)
+        {
+            let Some(cell) = all.iter().find(|cell| cell.key() == pass.cell) else {
+                continue;
+            };
+            for file in &pass.files {
+                samples += &format!(
+                    "{},{},{},{},{},{:.6},{}\n",
+                    pass.label,
+                    cell.cache.name(),
+                    cell.workload.name(),
+                    file.file,
+                    file.bytes,
+                    file.elapsed_s,
+                    file.wan_bytes
+                );
+                let found = file.found_hash.as_deref().unwrap_or_default();
+                hashes += &format!(
+                    "{},{},{},{found}\n",
+                    pass.label, file.file, file.expected_hash
+                );
+            }
+        }
+        for (name, text) in [("samples.csv", samples), ("hashes.csv", hashes)] {
+            let path = directory.join(name);
+            std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Pass of the demo that a cell of a file set is.
+fn pass_kind(cell: &PlannedCell) -> Option<PassKind> {
+    match (cell.cache, cell.mode) {
+        (CacheState::RandomOnce, _) | (_, CellMode::Transport | CellMode::Exchange) => None,
+        (CacheState::None, _) => Some(PassKind::Baseline),
+        (CacheState::Cold, _) => Some(PassKind::Cold),
+        (CacheState::Warm, _) => Some(PassKind::Warm),
+        (CacheState::Edited, _) => Some(PassKind::Edited),
+    }
+}
+
+/// One repeat of a cell: its best attempt and what happened around it.
+struct RepeatOutcome {
+    pass: Option<CellPass>,
+    attempts: u32,
+    is_repeated: bool,
+    host_limits: Vec<String>,
+    failures: Vec<String>,
+}
+
+fn best_attempts(
+    plan: &CellPlan,
+    journal: &CampaignJournal,
+    all: &[PlannedCell],
+) -> BTreeMap<String, RepeatOutcome> {
+    let mut found = BTreeMap::new();
+    for series in expansion::series(plan, all, all) {
+        let attempts: Vec<&SeriesAttempt> = journal.attempts_of(&series.key).collect();
+        for cell in &series.cells {
+            let key = cell.key();
+            let with = attempts.iter().filter_map(|attempt| {
+                let pass = attempt.passes.iter().find(|pass| pass.cell == key)?;
+                Some((*attempt, pass))
+            });
+            let undesired = |pass: &CellPass| {
+                let traffic = pass.traffic();
+                traffic.foreign_share() + traffic.retransmitted_share()
+            };
+            // Whole transfers first, then clean ones, then the cleanest.
+            let best = with.clone().min_by(|(_, one), (_, two)| {
+                let rank = |pass: &CellPass| (pass.failure.is_some(), !is_clean(pass, cell));
+                rank(one)
+                    .cmp(&rank(two))
+                    .then(undesired(one).total_cmp(&undesired(two)))
+            });
+            if attempts.is_empty() {
+                continue;
+            }
+            let dirty = |pass: &CellPass| pass.failure.is_none() && !is_clean(pass, cell);
+            let outcome = RepeatOutcome {
+                pass: best.map(|(_, pass)| pass.clone()),
+                attempts: attempts.len() as u32,
+                is_repeated: attempts.len() > 1 && with.clone().any(|(_, pass)| dirty(pass)),
+                host_limits: best
+                    .map(|(of, _)| of.host_limits.clone())
+                    .unwrap_or_default(),
+                failures: attempts
+                    .iter()
+                    .filter_map(|attempt| attempt.failure.clone())
+                    .chain(with.filter_map(|(_, pass)| pass.failure.clone()))
+                    .collect(),
+            };
+            found.insert(key, outcome);
+        }
+    }
+    found
+}
+
+impl CellResult {
+    fn empty(plan: &CellPlan, cell: &PlannedCell, sizes: CellSizes) -> Self {
+        let bytes = sizes.bytes(cell);
+        Self {
+            status: match cell.is_built() {
+                true => CellStatus::NotMeasured,
+                false => CellStatus::NotBuilt,
+            },
+            throughputs_kb_s: Vec::new(),
+            throughput: None,
+            published: plan
+                .published
+                .and_then(|from| published::throughput(from, cell)),
+            passes: Vec::new(),
+            attempts: 0,
+            repeated_for_foreign_traffic: false,
+            host_limits: Vec::new(),
+            failures: Vec::new(),
+            is_shortened: bytes < CellSizes::Document.bytes(cell),
+            bytes,
+            cell: cell.clone(),
+        }
+    }
+
+    fn add(&mut self, repeat: &RepeatOutcome) {
+        self.attempts += repeat.attempts;
+        self.repeated_for_foreign_traffic |= repeat.is_repeated;
+        self.host_limits.extend(repeat.host_limits.iter().cloned());
+        self.failures.extend(repeat.failures.iter().cloned());
+        let throughput = repeat.pass.as_ref().map_or(0.0, CellPass::throughput_kb_s);
+        self.throughputs_kb_s.push(throughput);
+        self.passes.extend(repeat.pass.clone());
+    }
+
+    fn finish(&mut self, plan: &CellPlan) {
+        let repeats = *plan.repeats.get_ref() as usize;
+        if self.status == CellStatus::NotBuilt || self.throughputs_kb_s.is_empty() {
+            return;
+        }
+        self.throughput = statistics::estimate(&self.throughputs_kb_s, self.cell.seed);
+        self.status = if self.throughputs_kb_s.iter().all(|value| *value == 0.0) {
+            CellStatus::Failed
+        } else if self.throughputs_kb_s.len() < repeats {
+            CellStatus::NotMeasured
+        } else {
+            CellStatus::Measured
+        };
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::journal::tests::{attempt, pass};
+    use super::super::journal::{CampaignHeader, CampaignJournal};
+    use super::*;
+    use host::machine::MachineInfo;
+
+    /// Outcome of the shipped plan in which every built cell has twice its published throughput,
+    /// without the cells whose names start so.
+    pub(crate) fn sample_outcome(repeats: u32, without: &str) -> CampaignOutcome {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/wx-2006.toml");
+        let text = std::fs::read_to_string(path).unwrap();
+        let text = text.replace("repeats = 1", &format!("repeats = {repeats}"));
+        let plan = CellPlan::parse(&text).unwrap();
+        let sizes = CellSizes::of(&plan, false, false);
+        let header = CampaignHeader::new(&text, sizes, MachineInfo::default(), None);
+        let directory = tempfile::tempdir().unwrap();
+        let mut journal = CampaignJournal::open(directory.path(), &header).unwrap();
+        let all = expansion::expand(&plan);
+        for series in expansion::series(&plan, &all, &all) {
+            let cell = &series.cells[0];
+            if !cell.is_built() || cell.name().starts_with(without) {
+                continue;
+            }
+            let published = published::throughput(plan.published.unwrap(), cell).unwrap();
+            let kb_s = (published.kb_s * 2.0).max(1.0) + f64::from(cell.repeat) / 10.0;
+            let pass = pass(&cell.key(), sizes.bytes(cell), kb_s);
+            journal.add(attempt(&series.key, vec![pass])).unwrap();
+        }
+        CampaignOutcome::of(journal).unwrap()
+    }
+
+    fn find<'a>(outcome: &'a CampaignOutcome, name: &str) -> &'a CellResult {
+        let cell = outcome
+            .cells
+            .iter()
+            .find(|cell| cell.cell.name().starts_with(name));
+        cell.unwrap()
+    }
+
+    #[test]
+    fn cells_know_their_status_and_published_figure() {
+        let outcome = sample_outcome(1, "CIFS/T1/30ms/loss=0%/A");
+        assert_eq!(outcome.cells.len(), 110);
+        assert_eq!(outcome.count(CellStatus::NotBuilt), 76);
+        assert_eq!(outcome.count(CellStatus::NotMeasured), 1);
+        assert_eq!(outcome.count(CellStatus::Measured), 33);
+        let cell = find(&outcome, "CIFS/OC-1/250ms/loss=0%/A");
+        assert_eq!(cell.published, Some(PublishedThroughput { kb_s: 375.4 }));
+        assert!((cell.throughput.unwrap().median - 750.9).abs() < 0.01);
+        let cell = find(&outcome, "CIFS/OC-1/0s/loss=1%/T/fec=auto");
+        assert_eq!(cell.published, Some(PublishedThroughput { kb_s: 1159.4 }));
+        let cell = find(&outcome, "MAPI-2003/T1/0s/loss=0%/E");
+        assert_eq!(cell.published, Some(PublishedThroughput { kb_s: 170.8 }));
+        assert_eq!(cell.status, CellStatus::NotBuilt);
+        // Every cell of the plan has a published figure.
+        assert!(outcome.cells.iter().all(|cell| cell.published.is_some()));
+    }
+
+    #[test]
+    fn cleanest_attempt_counts_and_both_are_kept() {
+        let mut outcome = sample_outcome(1, "CIFS/T1/0s/loss=0%/B");
+        let name = "CIFS/T1/0s/loss=0%/B/fec=none/random-once#1";
+        for (number, retransmitted, kb_s) in [(1, 50, 90.0), (2, 0, 100.0)] {
+            let mut pass = pass(name, 1_000_000, kb_s);
+            pass.retransmitted_packets = retransmitted;
+            let mut attempt = attempt("CIFS/T1/0s/loss=0%/B/fec=none#1", vec![pass]);
+            attempt.attempt = number;
+            outcome.journal.attempts.push(attempt);
+        }
+        let outcome = CampaignOutcome::of(outcome.journal).unwrap();
+        let cell = find(&outcome, "CIFS/T1/0s/loss=0%/B");
+        assert!((cell.throughput.unwrap().median - 100.0).abs() < 1e-6);
+        assert_eq!(cell.attempts, 2);
+        assert!(cell.repeated_for_foreign_traffic);
+    }
+
+    #[test]
+    fn repeats_give_an_interval() {
+        let outcome = sample_outcome(6, "none");
+        let cell = find(&outcome, "CIFS/OC-1/30ms/loss=0%/B");
+        let estimate = cell.throughput.unwrap();
+        assert_eq!(estimate.count, 6);
+        let interval = estimate.interval.unwrap();
+        assert!((interval.low - 850.9).abs() < 0.01 && (interval.high - 851.4).abs() < 0.01);
+    }
+}

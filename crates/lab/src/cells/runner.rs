@@ -1,0 +1,622 @@
+//! Execution of a campaign, series by series.
+//!
+//! ```text
+//! for each series in random order that the journal does not have:
+//!   start the link ─► start and pair the nodes ─► warm-up ─► empty dictionaries and caches
+//!   for each cell:  marker ─► client ─► marker          under one pair of captures
+//!   stop all ─► read the captures ─► journal
+//! ```
+//! This is the 2006 report's procedure (section 8.1): the link is configured and the accelerators
+//! start with empty caches before each series; the markers are its pings before and after. A series
+//! with more than 1 % foreign or retransmitted packets runs once more, and both attempts are kept.
+//! On a link that loses packets only foreign packets count, because it causes retransmissions.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::expansion::{self, CellLoad, CellSeries, PlannedCell};
+use super::journal::{CampaignHeader, CampaignJournal, CellFile, CellPass, SeriesAttempt, now};
+use super::plan::{CacheState, CellMode, CellPlan, CellWorkload};
+use super::sizes::{CellSizes, SeriesEstimate};
+use crate::campaign::{PassKind, TestResults, WorkloadRun, last_json};
+use crate::nodes::{ExtraConfiguration, LabNodes};
+use crate::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
+use crate::recording::{self, MarkerEdge, MarkerPath, PacketRecorder};
+use crate::servers::{HTTP_PORT, ServerKind, SiteServers};
+use crate::topology::{LabSite, LabTopology};
+use crate::workload::{
+    FileSet, TransferDirection, WorkloadEnvironment, WorkloadKind, WorkloadOutcome,
+};
+use host::kernel::ProcessSignal;
+use host::machine::{MachineInfo, ProcessorTime};
+use host::progress::ProgressReporter;
+use host::run::LabRun;
+use host::{ProgramEnvironment, kernel, rootless, wait};
+
+/// Greatest share of foreign or retransmitted packets; above it a series is repeated (2006 report,
+/// section 6.3).
+const UNDESIRED_MOST: f64 = 0.01;
+/// Attempts of a series.
+const ATTEMPTS_MOST: u32 = 2;
+/// Payload of a packet that can be waited for; smaller ones are acknowledgements.
+const ANSWER_BYTES: u64 = 80;
+/// Free bytes that the campaign's directory needs.
+const FREE_LEAST_BYTES: u64 = 1 << 30;
+/// Name of the file that warms a path up.
+const WARM_UP_FILE: &str = "warm-up.bin";
+/// Name of a cell's document.
+const DOCUMENT_FILE: &str = "document.bin";
+
+/// Options of a run.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// Directory of the journal, the captures and the logs.
+    pub directory: PathBuf,
+    /// Sizes of the documents.
+    pub sizes: CellSizes,
+    /// Words that choose cells; all when empty.
+    pub cells: Vec<String>,
+    /// A Python with smbprotocol, for serial SMB clients.
+    pub python: Option<PathBuf>,
+    /// Sentence that names the certificate of the emulator on this machine.
+    pub certificate: Option<String>,
+}
+
+/// Runs the cells that the journal does not have, and returns the journal.
+///
+/// # Errors
+/// Fails when a requirement is missing, no cell is chosen, the journal cannot be written, or the
+/// lab is interrupted. A series that fails is in the journal with its failure, and the rest goes on.
+pub fn run(
+    environment: &ProgramEnvironment,
+    plan: &CellPlan,
+    text: &str,
+    options: &RunOptions,
+    progress: &dyn ProgressReporter,
+) -> Result<CampaignJournal> {
+    let all = expansion::expand(plan);
+    let chosen = choose(&all, &options.cells)?;
+    let series: Vec<CellSeries> = expansion::series(plan, &chosen, &all)
+        .into_iter()
+        .filter(|series| series.cells[0].is_built())
+        .collect();
+    let privileges = rootless::obtain(environment)?;
+    progress.note(privileges.explain());
+    let needs = needs(&series);
+    preflight::check(&needs, privileges)?;
+    check_python(&series, options)?;
+    let mut machine = MachineInfo::describe(&preflight::programs_of(&needs));
+    machine.privileges = privileges.explain().to_owned();
+    let header = CampaignHeader::new(text, options.sizes, machine, options.certificate.clone());
+    let mut journal = CampaignJournal::open(&options.directory, &header)?;
+    check_space(&options.directory)?;
+    let left: Vec<&CellSeries> = series
+        .iter()
+        .filter(|series| !is_finished(&journal, series))
+        .collect();
+    if left.len() < series.len() {
+        progress.note(&format!(
+            "{} of {} series are finished; {} are left",
+            series.len() - left.len(),
+            series.len(),
+            left.len()
+        ));
+    }
+    if left.is_empty() {
+        return Ok(journal);
+    }
+    let mut clock = RemainingTime::new(plan, &left, options.sizes);
+    let run = LabRun::create(environment)?;
+    let mut campaign = RunningCells::prepare(&run, plan, options, &needs, progress)?;
+    for series in left {
+        while !is_finished(&journal, series) {
+            let number = journal.attempts_of(&series.key).count() as u32 + 1;
+            progress.step(
+                clock.done(),
+                &format!("{}{}", series.key, clock.remaining()),
+            );
+            let attempt = campaign.attempt(series, number)?;
+            for pass in &attempt.passes {
+                progress.note(&summary(pass));
+            }
+            if let Some(failure) = &attempt.failure {
+                progress.note(&format!("{}: {failure}", series.key));
+            }
+            journal.add(attempt)?;
+        }
+        clock.pass(series);
+    }
+    Ok(journal)
+}
+
+fn summary(pass: &CellPass) -> String {
+    let note = match &pass.failure {
+        Some(failure) => failure.clone(),
+        None => format!("{:.1} kB/s", pass.throughput_kb_s()),
+    };
+    format!("{}: {note}", pass.cell)
+}
+
+/// Cells that the words choose.
+fn choose(all: &[PlannedCell], words: &[String]) -> Result<Vec<PlannedCell>> {
+    let is_chosen =
+        |cell: &&PlannedCell| words.is_empty() || words.iter().any(|word| cell.is_chosen_by(word));
+    let chosen: Vec<PlannedCell> = all.iter().filter(is_chosen).cloned().collect();
+    ensure!(
+        !chosen.is_empty(),
+        "no cell is called so; a cell is called as {}",
+        all.first().map(PlannedCell::name).unwrap_or_default()
+    );
+    Ok(chosen)
+}
+
+/// Tells whether the journal has a clean attempt of the series with all its cells, or all attempts
+/// it may have.
+fn is_finished(journal: &CampaignJournal, series: &CellSeries) -> bool {
+    let mut count = 0;
+    for attempt in journal.attempts_of(&series.key) {
+        count += 1;
+        let has = |cell: &PlannedCell| attempt.passes.iter().any(|pass| pass.cell == cell.key());
+        if attempt.failure.is_none()
+            && series.cells.iter().all(has)
+            && attempt
+                .passes
+                .iter()
+                .all(|pass| is_clean(pass, &series.cells[0]))
+        {
+            return true;
+        }
+    }
+    count >= ATTEMPTS_MOST
+}
+
+/// Tells whether a pass needs no repetition.
+pub(super) fn is_clean(pass: &CellPass, cell: &PlannedCell) -> bool {
+    let traffic = pass.traffic();
+    let retransmitted = match cell.figures.loss > 0.0 {
+        true => 0.0,
+        false => traffic.retransmitted_share(),
+    };
+    pass.failure.is_none()
+        && traffic.foreign_share() <= UNDESIRED_MOST
+        && retransmitted <= UNDESIRED_MOST
+}
+
+fn needs(series: &[CellSeries]) -> LabRequirements {
+    let workloads: Vec<WorkloadKind> = series
+        .iter()
+        .filter_map(|series| workload_of(&series.cells[0]).ok())
+        .collect();
+    // nginx is always there: the congestion control is checked on a connection to it.
+    let mut servers: Vec<ServerKind> = workloads.iter().map(|each| each.server()).collect();
+    servers.push(ServerKind::Http);
+    servers.sort_unstable();
+    servers.dedup();
+    // curl carries the warm-up.
+    let mut clients: Vec<&'static str> = workloads.iter().map(|each| each.client()).collect();
+    clients.push(WorkloadKind::HttpDownload.client());
+    clients.sort_unstable();
+    clients.dedup();
+    LabRequirements {
+        servers,
+        clients,
+        interception: match series.iter().any(|series| series.cells[0].mode.has_nodes()) {
+            true => InterceptionMode::Transparent,
+            false => InterceptionMode::None,
+        },
+        captures: CaptureMode::Taken,
+    }
+}
+
+fn check_python(series: &[CellSeries], options: &RunOptions) -> Result<()> {
+    let is_serial = |series: &CellSeries| {
+        let workload = series.cells[0].workload;
+        workload == CellWorkload::Built(WorkloadKind::SmbSerialDownload)
+            || workload == CellWorkload::Built(WorkloadKind::SmbOffice)
+    };
+    let is_there = options.python.as_deref().is_some_and(|python| {
+        host::command::new(python)
+            .args(["-c", "import smbprotocol"])
+            .output()
+            .is_ok_and(|output| output.status.success())
+    });
+    ensure!(
+        is_there || !series.iter().any(is_serial),
+        "{} is no Python with smbprotocol, which the serial SMB client is; scripts/install.sh test \
+         makes one, and TRUNKLINE_SMB_PYTHON names another",
+        options
+            .python
+            .as_deref()
+            .unwrap_or(Path::new("nothing"))
+            .display()
+    );
+    Ok(())
+}
+
+fn check_space(directory: &Path) -> Result<()> {
+    let output = host::command::run(
+        "df",
+        ["--output=avail", "-B1", &directory.display().to_string()],
+    )?;
+    let free: Option<u64> = output
+        .split_whitespace()
+        .last()
+        .and_then(|word| word.parse().ok());
+    ensure!(
+        free.is_none_or(|free| free >= FREE_LEAST_BYTES),
+        "{} has less than 1 GiB free, and captures need more; choose another directory with --keep",
+        directory.display()
+    );
+    Ok(())
+}
+
+fn workload_of(cell: &PlannedCell) -> Result<WorkloadKind> {
+    match cell.workload {
+        CellWorkload::Built(kind) => Ok(kind),
+        CellWorkload::MapiXp | CellWorkload::Mapi2003 => {
+            anyhow::bail!("there is no lab for {}", cell.workload.name())
+        }
+    }
+}
+
+/// Remaining time of a campaign: the estimate, corrected by what has been seen.
+struct RemainingTime {
+    began: Instant,
+    estimates: Vec<(String, Duration)>,
+    passed: Duration,
+    total: Duration,
+}
+
+impl RemainingTime {
+    fn new(plan: &CellPlan, left: &[&CellSeries], sizes: CellSizes) -> Self {
+        let estimates: Vec<(String, Duration)> = left
+            .iter()
+            .map(|series| {
+                (
+                    series.key.clone(),
+                    SeriesEstimate::of(plan, series, sizes).0,
+                )
+            })
+            .collect();
+        Self {
+            began: Instant::now(),
+            total: estimates.iter().map(|(_, time)| *time).sum(),
+            estimates,
+            passed: Duration::ZERO,
+        }
+    }
+
+    fn pass(&mut self, series: &CellSeries) {
+        let own = self.estimates.iter().find(|(key, _)| *key == series.key);
+        self.passed += own.map_or(Duration::ZERO, |(_, time)| *time);
+    }
+
+    fn done(&self) -> f64 {
+        self.passed.as_secs_f64() / self.total.as_secs_f64().max(1.0)
+    }
+
+    fn remaining(&self) -> String {
+        let left = self.total.saturating_sub(self.passed).as_secs_f64();
+        let pace = match self.passed.is_zero() {
+            true => 1.0,
+            false => self.began.elapsed().as_secs_f64() / self.passed.as_secs_f64(),
+        };
+        format!(" ({:.0} min left)", (left * pace / 60.0).ceil())
+    }
+}
+
+struct RunningCells<'a> {
+    run: &'a LabRun,
+    plan: &'a CellPlan,
+    options: &'a RunOptions,
+    topology: LabTopology,
+    markers: MarkerPath,
+    servers: SiteServers,
+    logs: PathBuf,
+    captures: PathBuf,
+    client_directory: PathBuf,
+    progress: &'a dyn ProgressReporter,
+}
+
+impl<'a> RunningCells<'a> {
+    fn prepare(
+        run: &'a LabRun,
+        plan: &'a CellPlan,
+        options: &'a RunOptions,
+        needs: &LabRequirements,
+        progress: &'a dyn ProgressReporter,
+    ) -> Result<Self> {
+        let directory = std::path::absolute(&options.directory)?;
+        let (logs, captures) = (directory.join("logs"), directory.join("captures"));
+        for path in [&logs, &captures] {
+            std::fs::create_dir_all(path).with_context(|| format!("making {}", path.display()))?;
+        }
+        progress.step(0.0, "building the network");
+        let topology = LabTopology::create(run, &[LabSite::Near, LabSite::Far])?;
+        progress.step(0.0, "starting the servers");
+        let servers = SiteServers::start(run, &topology, LabSite::Far, &logs, &needs.servers)?;
+        Ok(Self {
+            markers: MarkerPath::open(&topology)?,
+            client_directory: run.subdirectory("client")?,
+            run,
+            plan,
+            options,
+            topology,
+            servers,
+            logs,
+            captures,
+            progress,
+        })
+    }
+
+    /// Runs a series once.
+    ///
+    /// # Errors
+    /// Fails when the lab is interrupted; any other failure is part of the attempt.
+    fn attempt(&mut self, series: &CellSeries, number: u32) -> Result<SeriesAttempt> {
+        let began = Instant::now();
+        let mut attempt = SeriesAttempt {
+            series: series.key.clone(),
+            attempt: number,
+            started: now(),
+            took_s: 0.0,
+            passes: Vec::new(),
+            host_limits: Vec::new(),
+            emulator: serde_json::Value::Null,
+            hosts_congestion_control: String::new(),
+            failure: None,
+        };
+        let outcome = self.measure(series, number, &mut attempt);
+        if let Err(error) = outcome {
+            if kernel::interrupted() {
+                return Err(error);
+            }
+            attempt.failure = Some(format!("{error:#}"));
+        }
+        attempt.took_s = began.elapsed().as_secs_f64();
+        Ok(attempt)
+    }
+
+    fn measure(
+        &mut self,
+        series: &CellSeries,
+        number: u32,
+        attempt: &mut SeriesAttempt,
+    ) -> Result<()> {
+        let first = &series.cells[0];
+        let name = format!("c{}-r{}-a{number}", first.index, first.repeat);
+        let link = first.settings.arguments(first.seed);
+        let mut emulator = self.topology.start_emulator(self.run, &self.logs, &link)?;
+        let (client, server) = self.topology.verify_congestion_control(HTTP_PORT)?;
+        attempt.hosts_congestion_control =
+            format!("client {client}, server {server} (route attribute congctl, read back)");
+        let mut nodes = match first.mode.has_nodes() {
+            true => Some(self.start_nodes(first)?),
+            false => None,
+        };
+        let mut recorder =
+            PacketRecorder::start(self.run, &self.topology, &self.captures, &self.logs, &name)?;
+        let mut outcomes = Vec::new();
+        for cell in &series.cells {
+            wait::not_interrupted()?;
+            let files = self.contents(cell)?;
+            let label = format!("{name}-{}", cell.cache.name());
+            let (outcome, cpu_busy) = self.transfer(cell, &files, &label, &mut recorder)?;
+            outcomes.push((cell, label, files, outcome, cpu_busy));
+            if let Some(nodes) = &mut nodes {
+                nodes.check()?;
+            }
+        }
+        let captures = recorder.finish()?;
+        if let Some(mut nodes) = nodes {
+            nodes.stop()?;
+        }
+        emulator.stop(ProcessSignal::Terminate)?;
+        attempt.emulator = last_json(emulator.log());
+        let client = capture::read(&captures.client)?;
+        let wan = capture::read(&captures.wan)?;
+        for (cell, label, files, outcome, cpu_busy) in outcomes {
+            let pass = read_pass(cell, &label, &files, outcome, (&client, &wan))?;
+            attempt.passes.push(CellPass { cpu_busy, ..pass });
+        }
+        attempt.host_limits = host_limits(series, attempt);
+        for limit in &attempt.host_limits {
+            self.progress.note(limit);
+        }
+        Ok(())
+    }
+
+    /// Runs the client of a cell between two markers.
+    fn transfer(
+        &mut self,
+        cell: &PlannedCell,
+        files: &FileSet,
+        label: &str,
+        recorder: &mut PacketRecorder,
+    ) -> Result<(WorkloadOutcome, f64)> {
+        let workload = workload_of(cell)?;
+        if workload.way() == TransferDirection::Download {
+            files.write_to(self.servers.files())?;
+        }
+        recorder.mark(&self.markers, MarkerEdge::Begin, label)?;
+        let before = ProcessorTime::now()?;
+        let outcome = self.bench().run(workload, files, label)?;
+        let cpu_busy = ProcessorTime::now()?.busy_since(before);
+        recorder.mark(&self.markers, MarkerEdge::End, label)?;
+        self.servers.check()?;
+        for (name, _) in files.iter() {
+            let _ = std::fs::remove_file(self.servers.files().join(name));
+        }
+        Ok((outcome, cpu_busy))
+    }
+
+    fn bench(&self) -> WorkloadEnvironment<'_> {
+        WorkloadEnvironment {
+            topology: &self.topology,
+            server_files: self.servers.files(),
+            client_directory: &self.client_directory,
+            logs: &self.logs,
+            python: self.options.python.as_deref(),
+        }
+    }
+
+    /// Starts both nodes for a cell's mode, with a path that they know and nothing stored.
+    fn start_nodes(&self, cell: &PlannedCell) -> Result<LabNodes> {
+        let mut nodes = LabNodes::prepare(self.run, &self.topology, &self.logs)?;
+        for site in [LabSite::Near, LabSite::Far] {
+            // What nodes know of another link must not help or harm on this one.
+            let _ = std::fs::remove_file(nodes.state(site)?.join("paths.json"));
+        }
+        nodes.configure(&self.topology, &configuration(cell))?;
+        nodes.start(self.run)?;
+        let warm_up = *self.plan.warm_up.get_ref();
+        if !warm_up.is_zero() {
+            let seed = expansion::seed_of(cell.seed, "warm-up");
+            for way in [WorkloadKind::HttpDownload, WorkloadKind::FtpUpload] {
+                let is_there = way == WorkloadKind::HttpDownload
+                    || workload_of(cell)?.way() == TransferDirection::Upload;
+                if is_there {
+                    let rate = cell.figures.payload_bytes_per_second(way.way());
+                    let bytes = (rate * warm_up.as_secs_f64()) as u64;
+                    let files = FileSet::random(seed, WARM_UP_FILE, bytes.min(64 << 20));
+                    files.write_to(self.servers.files())?;
+                    self.bench().run(way, &files, "warm-up")?;
+                    std::fs::remove_file(self.servers.files().join(WARM_UP_FILE))?;
+                }
+            }
+        }
+        nodes.empty_dictionaries()?;
+        if cell.mode == CellMode::Application && workload_of(cell)?.server() == ServerKind::Http {
+            nodes.purge_accelerator("http")?;
+        }
+        Ok(nodes)
+    }
+
+    /// What a cell transfers.
+    fn contents(&self, cell: &PlannedCell) -> Result<FileSet> {
+        let names = match &cell.load {
+            CellLoad::Document { .. } => {
+                let bytes = self.options.sizes.bytes(cell);
+                return Ok(FileSet::random(cell.seed, DOCUMENT_FILE, bytes));
+            }
+            CellLoad::Files(names) => names,
+        };
+        // All cells of a repeat transfer the same files, so that they can be compared.
+        let seed = expansion::seed_of(self.plan.seed, &format!("files {}", cell.repeat));
+        let workload = workload_of(cell)?;
+        let set = match workload.way() {
+            TransferDirection::Download if workload == WorkloadKind::SmbOffice => {
+                FileSet::documents(seed, names)
+            }
+            TransferDirection::Download => FileSet::generate(seed, names)?,
+            // Uploads share nothing with downloads.
+            TransferDirection::Upload => FileSet::generate(seed.wrapping_add(1), names)?,
+        };
+        Ok(match cell.cache {
+            CacheState::Edited => set.edited(cell.seed),
+            CacheState::None | CacheState::Cold | CacheState::Warm | CacheState::RandomOnce => set,
+        })
+    }
+}
+
+/// The nodes' configuration for a cell.
+fn configuration(cell: &PlannedCell) -> ExtraConfiguration {
+    let fec = cell.fec.map_or("auto", super::plan::FecSetting::name);
+    let accelerators = match cell.mode {
+        CellMode::Application => ["[smb]", "mode = \"strict\"", "[http]", "mode = \"on\""],
+        CellMode::Baseline | CellMode::Transport | CellMode::Exchange => {
+            ["[smb]", "mode = \"off\"", "[http]", "mode = \"off\""]
+        }
+    };
+    ExtraConfiguration {
+        // A flow that ended a moment before its nodes keeps the one that goes last waiting.
+        node: vec!["grace = \"1s\"".to_owned()],
+        wan: vec![format!("fec = \"{fec}\"")],
+        accelerators: accelerators.map(str::to_owned).to_vec(),
+        ..ExtraConfiguration::default()
+    }
+}
+
+/// Reads the figures of a cell out of the captures.
+fn read_pass(
+    cell: &PlannedCell,
+    label: &str,
+    files: &FileSet,
+    outcome: WorkloadOutcome,
+    (client, wan): (&[capture::CapturedPacket], &[capture::CapturedPacket]),
+) -> Result<CellPass> {
+    let workload = workload_of(cell)?;
+    let counts = recording::traffic(client, label)?;
+    let crossings = recording::crossings(wan, label)?;
+    let names: Vec<&str> = files.iter().map(|(name, _)| name).collect();
+    let transfers = match recording::transfers(client, wan, workload, label, &names) {
+        Ok(transfers) => transfers,
+        // A client that failed leaves a capture that is not whole; its failure says more.
+        Err(_) if outcome.failure.is_some() => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    let (up, down): (Vec<_>, Vec<_>) = crossings
+        .packets
+        .iter()
+        .partition(|packet| packet.is_outward);
+    let bytes =
+        |packets: &[&recording::WanCrossing]| packets.iter().map(|each| each.ip_bytes).sum();
+    let round_trip = cell.figures.round_trip;
+    Ok(CellPass {
+        cell: cell.key(),
+        label: label.to_owned(),
+        files: transfers
+            .into_iter()
+            .zip(outcome.arrivals)
+            .map(|(transfer, arrival)| CellFile {
+                bytes: files
+                    .get(&transfer.file)
+                    .map_or(0, |bytes| bytes.len() as u64),
+                requested_unix_s: transfer.requested.as_secs_f64(),
+                elapsed_s: transfer.elapsed().as_secs_f64(),
+                window_s: transfer.window.as_secs_f64(),
+                wan_bytes: transfer.wan_bytes,
+                open_s: transfer.office.map(|office| office.open.as_secs_f64()),
+                save_s: transfer.office.map(|office| office.save.as_secs_f64()),
+                file: transfer.file,
+                expected_hash: arrival.expected,
+                found_hash: arrival.found,
+            })
+            .collect(),
+        cpu_busy: 0.0,
+        packets: counts.packets,
+        foreign_packets: counts.foreign,
+        retransmitted_packets: counts.retransmitted,
+        wan_bytes_up: bytes(&up),
+        wan_bytes_down: bytes(&down),
+        wan_round_trips: match round_trip.is_zero() {
+            true => 0,
+            false => crossings.round_trips(round_trip, ANSWER_BYTES),
+        },
+        failure: outcome.failure,
+    })
+}
+
+/// Sentences about limits of the host during an attempt.
+fn host_limits(series: &CellSeries, attempt: &SeriesAttempt) -> Vec<String> {
+    let runs = attempt.passes.iter().map(|pass| WorkloadRun {
+        pass: match series.cells[0].mode.has_nodes() {
+            true => PassKind::Cold,
+            false => PassKind::Baseline,
+        },
+        workload: pass.cell.clone(),
+        repeat: 1,
+        label: pass.label.clone(),
+        cpu_busy: pass.cpu_busy,
+        failure: None,
+    });
+    TestResults {
+        link: series.cells[0].settings.clone(),
+        emulator: attempt.emulator.clone(),
+        runs: runs.collect(),
+        samples: Vec::new(),
+    }
+    .host_limits()
+}

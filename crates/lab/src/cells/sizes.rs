@@ -1,0 +1,265 @@
+//! Sizes of transfers, and the time that cells take.
+//!
+//! A cell transfers its document, or what its expected rate moves in the plan's span if that is
+//! less; never less than the expected rate moves in 5 s and in 20 round trips. The expected rate is
+//! a rule of thumb that only sizes the transfer; no figure of a report depends on it.
+
+use std::time::Duration;
+
+use super::expansion::{CellLoad, CellSeries, PlannedCell};
+use super::plan::{CellMode, CellPlan, CellWorkload};
+use crate::campaign::LabLink;
+use crate::report::published;
+use crate::workload::{SERIAL_BLOCK_BYTES, TransferDirection, WorkloadKind};
+use emulator::link::settings::SettingDirection;
+
+/// Payload of a full TCP segment with timestamps, of 1,500 bytes.
+const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
+/// Payload of a segment.
+const SEGMENT_BYTES: f64 = 1448.0;
+/// Constant of Mathis' formula for the rate of a loss-limited TCP flow.
+const MATHIS: f64 = 1.22;
+/// A cell transfers at least this long; shorter transfers are unreliable (2006 report, section 6.3).
+const SPAN_LEAST: Duration = Duration::from_secs(5);
+/// A cell transfers at least this many round trips.
+const ROUND_TRIPS_LEAST: f64 = 20.0;
+/// Time to start and stop the link and the captures, and to read the captures.
+const SETUP: Duration = Duration::from_secs(3);
+/// Time to start, pair and stop the nodes.
+const NODES: Duration = Duration::from_secs(7);
+/// The longest estimate of one cell; the sums of 20,000 of them stay within a `Duration`.
+const ESTIMATE_MOST: Duration = Duration::from_secs(366 * 24 * 3600);
+/// Share of the payload rate that is assumed where the protocol does not limit it.
+const REACHED: f64 = 0.9;
+
+/// Figures of a link that a plan's arithmetic needs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkFigures {
+    /// Rate from client to server, bit/s; `None` without a limit.
+    pub up_bit_s: Option<u64>,
+    /// Rate from server to client, bit/s; `None` without a limit.
+    pub down_bit_s: Option<u64>,
+    /// One-way delay from client to server.
+    pub one_way_delay: Duration,
+    /// Both delays.
+    pub round_trip: Duration,
+    /// Chance of loss from client to server.
+    pub loss: f64,
+}
+
+/// Sizes of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CellSizes {
+    /// Documents whole.
+    Document,
+    /// As the plan's span shortens them.
+    Span(Duration),
+}
+
+/// Time that a series is expected to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeriesEstimate(pub Duration);
+
+impl LinkFigures {
+    /// Reads the figures of a link.
+    pub(super) fn of(link: &LabLink) -> Self {
+        let forward = link.direction(SettingDirection::Forward);
+        let back = link.direction(SettingDirection::Back);
+        let delay = |way: &Option<crate::campaign::DirectionSummary>| {
+            way.map_or(Duration::ZERO, |way| way.delay)
+        };
+        Self {
+            up_bit_s: forward
+                .and_then(|way| way.rate)
+                .map(vocab::Bitrate::bits_per_second),
+            down_bit_s: back
+                .and_then(|way| way.rate)
+                .map(vocab::Bitrate::bits_per_second),
+            one_way_delay: delay(&forward),
+            round_trip: delay(&forward) + delay(&back),
+            loss: forward.and_then(|way| way.loss).unwrap_or(0.0),
+        }
+    }
+
+    /// Payload bytes per second that the link carries in this direction; 1 Gbit/s without a limit.
+    #[must_use]
+    pub fn payload_bytes_per_second(&self, way: TransferDirection) -> f64 {
+        let rate = match way {
+            TransferDirection::Download => self.down_bit_s,
+            TransferDirection::Upload => self.up_bit_s,
+        };
+        rate.map_or(1e9, |rate| rate as f64) / 8.0 * PAYLOAD_SHARE
+    }
+}
+
+impl CellSizes {
+    /// Sizes of a plan's run: `--document-sizes`, `--short`, or neither.
+    #[must_use]
+    pub fn of(plan: &CellPlan, document_sizes: bool, short: bool) -> Self {
+        match (document_sizes, short) {
+            (true, _) => Self::Document,
+            (false, true) => Self::Span(SPAN_LEAST),
+            (false, false) => Self::Span(*plan.span.get_ref()),
+        }
+    }
+
+    /// Bytes that the cell transfers, where it transfers a document; 0 for files.
+    #[must_use]
+    pub fn bytes(self, cell: &PlannedCell) -> u64 {
+        let CellLoad::Document { bytes: document } = cell.load else {
+            return 0;
+        };
+        let Self::Span(span) = self else {
+            return document;
+        };
+        let rate = expected_rate(cell);
+        let round_trips = cell.figures.round_trip.as_secs_f64() * ROUND_TRIPS_LEAST;
+        let seconds = span.max(SPAN_LEAST).as_secs_f64().max(round_trips);
+        document.min((rate * seconds).ceil().max(1.0) as u64)
+    }
+}
+
+impl SeriesEstimate {
+    /// Estimates a series.
+    #[must_use]
+    pub fn of(plan: &CellPlan, series: &CellSeries, sizes: CellSizes) -> Self {
+        let mut total = SETUP;
+        if series.cells[0].mode.has_nodes() {
+            total += NODES + *plan.warm_up.get_ref();
+        }
+        for cell in series.cells.iter().filter(|cell| cell.is_built()) {
+            total = total.saturating_add(transfer_time(cell, sizes));
+        }
+        if series.cells.iter().all(|cell| !cell.is_built()) {
+            total = Duration::ZERO;
+        }
+        Self(total)
+    }
+}
+
+fn transfer_time(cell: &PlannedCell, sizes: CellSizes) -> Duration {
+    if cell.workload == CellWorkload::Built(WorkloadKind::SmbOffice) {
+        return office_time(cell);
+    }
+    let bytes = match &cell.load {
+        CellLoad::Document { .. } => sizes.bytes(cell) as f64,
+        CellLoad::Files(names) => published::files()
+            .iter()
+            .filter(|file| names.is_empty() || names.contains(&file.name))
+            .map(|file| file.bytes as f64)
+            .sum(),
+    };
+    // A warm cache sends little over the link.
+    let share = match cell.cache {
+        super::CacheState::Warm | super::CacheState::Edited => 0.1,
+        super::CacheState::None | super::CacheState::Cold | super::CacheState::RandomOnce => 1.0,
+    };
+    Duration::try_from_secs_f64(bytes * share / expected_rate(cell).max(1.0))
+        .unwrap_or(ESTIMATE_MOST)
+        .min(ESTIMATE_MOST)
+}
+
+/// Time to open and save documents: serial requests in pieces, down and up.
+fn office_time(cell: &PlannedCell) -> Duration {
+    const PIECE_BYTES: f64 = 8192.0;
+    const ROUND_TRIPS_EACH: f64 = 20.0;
+    let CellLoad::Files(names) = &cell.load else {
+        return Duration::ZERO;
+    };
+    let documents = published::documents();
+    let own = documents
+        .iter()
+        .filter(|document| names.is_empty() || names.contains(&document.file));
+    let (mut bytes, mut count) = (0.0, 0.0);
+    for document in own {
+        bytes += document.bytes() as f64;
+        count += 1.0;
+    }
+    let pieces = match cell.mode {
+        CellMode::Application => 0.0,
+        CellMode::Baseline | CellMode::Transport | CellMode::Exchange => 2.0 * bytes / PIECE_BYTES,
+    };
+    let waits = (pieces + count * ROUND_TRIPS_EACH) * cell.figures.round_trip.as_secs_f64();
+    let lines = [TransferDirection::Download, TransferDirection::Upload]
+        .map(|way| bytes / cell.figures.payload_bytes_per_second(way).max(1.0));
+    Duration::try_from_secs_f64(waits + lines[0] + lines[1])
+        .unwrap_or(ESTIMATE_MOST)
+        .min(ESTIMATE_MOST)
+}
+
+/// Payload bytes per second that the cell is expected to reach.
+fn expected_rate(cell: &PlannedCell) -> f64 {
+    let CellWorkload::Built(workload) = cell.workload else {
+        return 1.0;
+    };
+    let payload = cell.figures.payload_bytes_per_second(workload.way()) * REACHED;
+    let rtt = cell.figures.round_trip.as_secs_f64();
+    let mut rate = payload;
+    if !cell.mode.has_nodes() && cell.figures.loss > 0.0 && rtt > 0.0 {
+        rate = rate.min(SEGMENT_BYTES * MATHIS / (rtt * cell.figures.loss.sqrt()));
+    }
+    let is_serial = matches!(workload, WorkloadKind::SmbSerialDownload);
+    if is_serial && cell.mode != CellMode::Application {
+        let block = SERIAL_BLOCK_BYTES as f64;
+        rate = block / (rtt + block / rate);
+    }
+    rate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::expansion::{expand, series};
+    use super::*;
+    use std::path::Path;
+
+    fn plan() -> CellPlan {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+        CellPlan::read(&directory.join("wx-2006.toml")).unwrap().0
+    }
+
+    fn bytes(name: &str, sizes: CellSizes) -> u64 {
+        let cells = expand(&plan());
+        let cell = cells.iter().find(|cell| cell.name().starts_with(name));
+        sizes.bytes(cell.unwrap())
+    }
+
+    #[test]
+    fn documents_shrink_to_the_span() {
+        let span = CellSizes::of(&plan(), false, false);
+        assert_eq!(
+            bytes("CIFS/T1/0s/loss=0%/A", CellSizes::Document),
+            10_000_000
+        );
+        // T1 moves less than 10 MB of payload in a minute.
+        let size = bytes("CIFS/T1/0s/loss=0%/A", span);
+        assert!((9_000_000..10_000_001).contains(&size), "{size}");
+        // One block in each round trip of half a second.
+        let size = bytes("CIFS/OC-1/250ms/loss=0%/B", span);
+        assert!((6_000_000..7_400_000).contains(&size), "{size}");
+        assert_eq!(bytes("CIFS/OC-1/0s/loss=0%/B", span), 100_000_000);
+    }
+
+    #[test]
+    fn short_transfers_keep_20_round_trips() {
+        let short = CellSizes::of(&plan(), false, true);
+        let size = bytes("CIFS/OC-1/250ms/loss=0%/B", short);
+        assert!(size >= 19 * SERIAL_BLOCK_BYTES, "{size}");
+        let at_0 = bytes("CIFS/T1/0s/loss=0%/A", short);
+        let per_second = 1_544_000.0 / 8.0 * PAYLOAD_SHARE * REACHED;
+        assert!((at_0 as f64 - 5.0 * per_second).abs() < per_second);
+    }
+
+    #[test]
+    fn a_repeat_is_expected_within_100_minutes() {
+        let plan = plan();
+        let cells = expand(&plan);
+        for (short, limit_minutes) in [(false, 100), (true, 12)] {
+            let sizes = CellSizes::of(&plan, false, short);
+            let total: Duration = series(&plan, &cells, &cells)
+                .iter()
+                .map(|series| SeriesEstimate::of(&plan, series, sizes).0)
+                .sum();
+            assert!(total < Duration::from_secs(limit_minutes * 60), "{total:?}");
+        }
+    }
+}

@@ -1,0 +1,736 @@
+//! Self-contained HTML report of a campaign: summary, tables beside the published ones, plots,
+//! method. It looks right on narrow screens and on paper.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+use host::html::{STYLE, escape};
+use vocab::{Probability, format_duration};
+
+use super::lines::{PlotAxes, PlotLine, lines};
+use super::rows::{ResultRow, rows, sums};
+use super::statistics::{self, COVERAGE, ComparisonVerdict};
+use super::tables::{CellTable, TurningPoint, baseline_of, own_figure, published_figure, tables};
+use super::{TransferFigures, published};
+use crate::campaign::PassKind;
+use crate::cells::{
+    CampaignOutcome, CellMode, CellResult, CellSizes, CellStatus, FecSetting, PublishedEvaluation,
+};
+use crate::workload::WorkloadKind;
+
+/// Style of campaign reports beside that of all reports.
+const CAMPAIGN_STYLE: &str = "
+svg.narrow { display: none; }
+h2, h3 { break-after: avoid; } figure { margin: 0.6rem 0; break-inside: avoid; }
+th { vertical-align: bottom; } td.text, th.text { text-align: left; }
+.quiet { opacity: 0.7; }
+code, td.text { overflow-wrap: anywhere; }
+@media (max-width: 640px) {
+  body { margin: 0.6rem auto; padding: 0 0.5rem; }
+  table { font-size: 0.72rem; } th, td { padding: 0.15rem 0.2rem; }
+  svg.wide { display: none; } svg.narrow { display: block; }
+}
+@media print {
+  :root { color-scheme: light; } body { max-width: none; margin: 0; font-size: 10pt; }
+  table { font-size: 8pt; } tr { break-inside: avoid; } details { display: none; }
+}
+";
+
+/// Figure of a cell, ours or the published one.
+type FigureOf = fn(&CellResult) -> Option<f64>;
+
+/// The whole report.
+///
+/// # Errors
+/// When a plot cannot be drawn.
+pub fn campaign_html(outcome: &CampaignOutcome) -> Result<String> {
+    let title = escape(&outcome.plan.title);
+    let header = &outcome.journal.header;
+    let mut out = String::new();
+    write!(
+        out,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <title>{title}</title><style>{STYLE}{CAMPAIGN_STYLE}</style></head><body>\n\
+         <h1>{title}</h1>\n<p>Trunkline {}, begun {}, {:.0} minutes of measurement, {}.</p>\n",
+        escape(&header.machine.trunkline),
+        escape(&header.started),
+        outcome.took_s() / 60.0,
+        match outcome.plan.repeats.get_ref() {
+            1 => "each cell measured once".to_owned(),
+            repeats => format!("each figure the median of up to {repeats} repeats"),
+        }
+    )?;
+    let tables = tables(outcome);
+    write_summary(&mut out, outcome, &tables)?;
+    for (index, table) in tables.iter().enumerate() {
+        write_table(&mut out, outcome, index, table)?;
+    }
+    write_files(&mut out, outcome)?;
+    write_method(&mut out, outcome)?;
+    out += "</body></html>\n";
+    Ok(out)
+}
+
+fn write_summary(
+    out: &mut String,
+    outcome: &CampaignOutcome,
+    tables: &[CellTable<'_>],
+) -> Result<()> {
+    *out += "<h2>Summary</h2>\n";
+    let count = |status| outcome.count(status);
+    writeln!(
+        out,
+        "<p>Of {} cells {} are measured, {} failed, {} are not measured and {} are \
+         <code>not-built</code>: the lab has no server, client or accelerator for them.</p>",
+        outcome.cells.len(),
+        count(CellStatus::Measured),
+        count(CellStatus::Failed),
+        count(CellStatus::NotMeasured),
+        count(CellStatus::NotBuilt)
+    )?;
+    let faults = outcome.faults();
+    if faults.is_empty() && count(CellStatus::Measured) > 0 {
+        *out += "<p>Every file of every measured cell arrived identical, by its BLAKE3 hash.</p>\n";
+    }
+    for fault in faults {
+        writeln!(
+            out,
+            "<p class=\"note bad\">Not identical: {}</p>",
+            escape(&fault)
+        )?;
+    }
+    for table in tables.iter().filter(|table| !table.is_of_losses) {
+        let sentences = [CellMode::Transport, CellMode::Application]
+            .into_iter()
+            .filter_map(|mode| turning_sentence(table, mode))
+            .collect::<Vec<_>>();
+        if !sentences.is_empty() {
+            writeln!(
+                out,
+                "<p><b>{}</b>: {}</p>",
+                escape(&table.title),
+                sentences.join(" ")
+            )?;
+        }
+    }
+    write_losers(out, outcome)
+}
+
+/// Sentence about the delay from which a mode beats the baseline.
+fn turning_sentence(table: &CellTable<'_>, mode: CellMode) -> Option<String> {
+    let ours = table.turning_point(mode, own_figure)?;
+    let text = |point: TurningPoint| match point {
+        TurningPoint::Everywhere => "at every delay".to_owned(),
+        TurningPoint::From(delay) => format!("from about {delay:.0} ms one way on"),
+        TurningPoint::Nowhere => "at no delay".to_owned(),
+    };
+    let published = table
+        .turning_point(mode, published_figure)
+        .map_or(String::new(), |point| {
+            format!(" (published: {})", text(point))
+        });
+    Some(format!(
+        "{} beats B {}{published}.",
+        mode.letter(),
+        text(ours)
+    ))
+}
+
+/// Cells in which acceleration does not pay.
+fn write_losers(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
+    let mut items = Vec::new();
+    for result in &outcome.cells {
+        let Some(base) = baseline_of(outcome, result) else {
+            continue;
+        };
+        if !result.cell.mode.has_nodes() || result.status != CellStatus::Measured {
+            continue;
+        }
+        let (Some(base), Some(own)) = (base.throughput, result.throughput) else {
+            continue;
+        };
+        let percent = statistics::benefit_percent(base.median, own.median).unwrap_or_default();
+        let text = match statistics::compare(&base, &own) {
+            ComparisonVerdict::Higher => continue,
+            ComparisonVerdict::Lower => format!("{percent:+.1} %"),
+            ComparisonVerdict::NoDifference => "no difference is shown".to_owned(),
+            ComparisonVerdict::NotTested if percent > 0.0 => continue,
+            ComparisonVerdict::NotTested => {
+                format!("{percent:+.1} % (too few repeats to test the difference)")
+            }
+        };
+        items.push(format!(
+            "<li><code>{}</code>: {text}</li>",
+            escape(&result.cell.name())
+        ));
+    }
+    match items.is_empty() {
+        true if outcome.count(CellStatus::Measured) == 0 => {}
+        true => *out += "<p>Acceleration is above its baseline in every measured cell.</p>\n",
+        false => {
+            writeln!(
+                out,
+                "<p>Acceleration does not pay in these cells, against the baseline of the same \
+                 link:</p>\n<ul>{}</ul>",
+                items.join("\n")
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn write_table(
+    out: &mut String,
+    outcome: &CampaignOutcome,
+    index: usize,
+    table: &CellTable<'_>,
+) -> Result<()> {
+    writeln!(out, "<h2>{}. {}</h2>", index + 1, escape(&table.title))?;
+    let has_published = table.has_published();
+    let first = match table.is_of_losses {
+        true => "loss",
+        false => "one-way delay",
+    };
+    let second = match table.is_of_losses {
+        true => "FEC",
+        false => "mode",
+    };
+    write!(
+        out,
+        "<table><thead><tr><th>{first}</th><th class=\"text\">{second}</th><th>ours kB/s</th>\
+         <th>ours benefit</th>"
+    )?;
+    if has_published {
+        *out += "<th>published kB/s</th><th>published benefit</th><th>ours ÷ published</th>";
+    }
+    *out += "</tr></thead><tbody>\n";
+    let mut ordered: Vec<&CellResult> = table.cells.clone();
+    let place = |cell: &CellResult| (cell.cell.figures.one_way_delay, cell.cell.figures.loss);
+    ordered.sort_by(|one, two| {
+        let (one, two) = (place(one), place(two));
+        one.0.cmp(&two.0).then(one.1.total_cmp(&two.1))
+    });
+    for result in ordered {
+        write_row(out, outcome, table, result)?;
+    }
+    *out += "</tbody></table>\n";
+    write_marks(out, table)?;
+    write_plot(out, table)
+}
+
+fn write_row(
+    out: &mut String,
+    outcome: &CampaignOutcome,
+    table: &CellTable<'_>,
+    result: &CellResult,
+) -> Result<()> {
+    let cell = &result.cell;
+    let loss = Probability::from_fraction(cell.figures.loss).unwrap_or_default();
+    let (first, second) = match table.is_of_losses {
+        true => (
+            loss.to_string(),
+            cell.fec.map_or("none", FecSetting::name).to_owned(),
+        ),
+        false => (
+            format_duration(cell.figures.one_way_delay),
+            cell.mode.letter().to_owned(),
+        ),
+    };
+    // Loss tables compare FEC with no FEC, the others with the baseline.
+    let base = match table.is_of_losses {
+        false => baseline_of(outcome, result),
+        true => table.cells.iter().copied().find(|other| {
+            other.cell.figures.loss == cell.figures.loss && other.cell.fec == Some(FecSetting::Off)
+        }),
+    };
+    let is_base = base.is_some_and(|base| std::ptr::eq(base, result));
+    let benefit = |figure: FigureOf| {
+        let percent = base
+            .filter(|_| !is_base)
+            .and_then(figure)
+            .zip(figure(result))
+            .and_then(|(base, own)| statistics::benefit_percent(base, own));
+        percent.map_or("–".to_owned(), |percent| format!("{percent:+.1} %"))
+    };
+    write!(
+        out,
+        "<tr><td>{first}</td><td class=\"text\">{second}</td><td>{}</td><td>{}</td>",
+        own_text(result),
+        benefit(own_figure)
+    )?;
+    if table.has_published() {
+        let published = published_figure(result);
+        let ratio = own_figure(result)
+            .zip(published.filter(|value| *value > 0.0))
+            .map_or("–".to_owned(), |(own, published)| {
+                format!("{:.2}", own / published)
+            });
+        write!(
+            out,
+            "<td>{}</td><td>{}</td><td>{ratio}</td>",
+            published.map_or("–".to_owned(), |value| match value > 0.0 {
+                true => format!("{value:.1}"),
+                false => "failed".to_owned(),
+            }),
+            benefit(published_figure)
+        )?;
+    }
+    *out += "</tr>\n";
+    Ok(())
+}
+
+fn own_text(result: &CellResult) -> String {
+    let marks: String = MARKS
+        .iter()
+        .filter(|mark| (mark.applies)(result))
+        .map(|mark| mark.letter)
+        .collect();
+    let marks = match marks.is_empty() {
+        true => marks,
+        false => format!("<sup>{marks}</sup>"),
+    };
+    let Some(value) = own_figure(result) else {
+        return format!(
+            "<span class=\"quiet\">{}</span>{marks}",
+            result.status.name()
+        );
+    };
+    match result.throughput.and_then(|estimate| estimate.interval) {
+        None => format!("{value:.1}{marks}"),
+        Some(interval) => {
+            let coverage = match interval.coverage < COVERAGE {
+                true => format!(", {:.0} %", interval.coverage * 100.0),
+                false => String::new(),
+            };
+            format!(
+                "{value:.1}{marks} <span class=\"quiet\">[{:.1}–{:.1}{coverage}]</span>",
+                interval.low, interval.high
+            )
+        }
+    }
+}
+
+/// Mark of a figure, explained below its table.
+struct FigureMark {
+    letter: char,
+    meaning: &'static str,
+    applies: fn(&CellResult) -> bool,
+}
+
+const MARKS: [FigureMark; 4] = [
+    FigureMark {
+        letter: 's',
+        meaning: "less than the document was transferred",
+        applies: |result| result.is_shortened && result.status == CellStatus::Measured,
+    },
+    FigureMark {
+        letter: 'r',
+        meaning: "repeated because of foreign or retransmitted packets",
+        applies: |result| result.repeated_for_foreign_traffic,
+    },
+    FigureMark {
+        letter: 'h',
+        meaning: "the host was a limit (see the end)",
+        applies: |result| !result.host_limits.is_empty(),
+    },
+    FigureMark {
+        letter: 'f',
+        meaning: "an attempt failed",
+        applies: |result| !result.failures.is_empty(),
+    },
+];
+
+fn write_marks(out: &mut String, table: &CellTable<'_>) -> Result<()> {
+    let own = |mark: &&FigureMark| table.cells.iter().any(|cell| (mark.applies)(cell));
+    let texts: Vec<String> = MARKS
+        .iter()
+        .filter(own)
+        .map(|mark| format!("<sup>{}</sup> {}", mark.letter, mark.meaning))
+        .collect();
+    if !texts.is_empty() {
+        writeln!(out, "<p class=\"quiet\">{}</p>", texts.join("; "))?;
+    }
+    for result in &table.cells {
+        if let Some(failure) = result.failures.first() {
+            writeln!(
+                out,
+                "<p class=\"note bad\"><code>{}</code>: {}</p>",
+                escape(&result.cell.name()),
+                escape(failure)
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn write_plot(out: &mut String, table: &CellTable<'_>) -> Result<()> {
+    let place = |cell: &CellResult| match table.is_of_losses {
+        true => cell.cell.figures.loss * 100.0,
+        false => cell.cell.figures.one_way_delay.as_secs_f64() * 1e3,
+    };
+    let mut ticks: Vec<f64> = table.cells.iter().map(|cell| place(cell)).collect();
+    ticks.sort_by(f64::total_cmp);
+    ticks.dedup();
+    let mut drawn = Vec::new();
+    let figures: [(&str, FigureOf); 2] = [("published", published_figure), ("ours", own_figure)];
+    for (whose, figure) in figures {
+        let is_published = whose == "published";
+        let mut add = |name: String, colour: usize, cells: Vec<&CellResult>| {
+            let mut points: Vec<(f64, f64)> = cells
+                .into_iter()
+                .filter_map(|cell| Some((place(cell), figure(cell)?)))
+                .collect();
+            points.sort_by(|one, two| one.0.total_cmp(&two.0));
+            if !points.is_empty() {
+                drawn.push(PlotLine {
+                    name,
+                    colour,
+                    is_published,
+                    points,
+                });
+            }
+        };
+        if table.is_of_losses {
+            for (colour, fec) in [FecSetting::Off, FecSetting::Auto].into_iter().enumerate() {
+                let own = table.cells.iter().copied();
+                let own = own.filter(|cell| cell.cell.fec == Some(fec)).collect();
+                add(format!("FEC {}, {whose}", fec.name()), colour + 1, own);
+            }
+        } else {
+            for (colour, mode) in table.modes().into_iter().enumerate() {
+                let own = table.cells.iter().copied();
+                let own = own.filter(|cell| cell.cell.mode == mode).collect();
+                add(format!("{}, {whose}", mode.letter()), colour, own);
+            }
+        }
+    }
+    if drawn.is_empty() || ticks.len() < 2 {
+        return Ok(());
+    }
+    // Chances of loss lie close together at one end: each gets the same room, as in the documents.
+    if table.is_of_losses {
+        for (x, _) in drawn.iter_mut().flat_map(|line| &mut line.points) {
+            let at = ticks.iter().position(|tick| tick == x).unwrap_or_default();
+            *x = at as f64;
+        }
+    }
+    let axes = PlotAxes {
+        x: match table.is_of_losses {
+            true => "chance of loss in percent",
+            false => "one-way delay in ms",
+        }
+        .to_owned(),
+        y: "kB/s".to_owned(),
+        ticks: ticks
+            .iter()
+            .enumerate()
+            .map(|(at, tick)| match table.is_of_losses {
+                true => (at as f64, format!("{tick}")),
+                false => (*tick, format!("{tick:.0}")),
+            })
+            .collect(),
+        is_logarithmic: table.is_logarithmic,
+    };
+    writeln!(out, "<figure>{}</figure>", lines(&axes, &drawn)?)?;
+    Ok(())
+}
+
+/// Tables of cells that transfer file sets.
+fn write_files(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
+    let Some(results) = outcome.file_results() else {
+        return Ok(());
+    };
+    let is_published = outcome.plan.published == Some(PublishedEvaluation::Waas3g);
+    let published = published::tests();
+    for test in &results.tests {
+        let rows = rows(test);
+        for sum in sums(&rows) {
+            if sum.workload == WorkloadKind::SmbOffice.name() {
+                continue;
+            }
+            let own: Vec<&ResultRow> = rows
+                .iter()
+                .filter(|row| row.workload == sum.workload)
+                .collect();
+            let beside = published
+                .iter()
+                .find(|test| is_published && test.workload == sum.workload);
+            let title = beside.map_or(sum.workload.as_str(), |test| test.title);
+            write!(
+                out,
+                "<h2>{}</h2>\n<p>Link: <code>{}</code></p>\n<table><thead><tr><th>file</th>",
+                escape(title),
+                escape(&test.link.to_string())
+            )?;
+            for pass in PassKind::ALL {
+                write!(out, "<th>{} s</th>", pass.name())?;
+            }
+            if beside.is_some() {
+                *out += "<th>WAAS baseline s</th><th>WAAS cold s</th><th>WAAS warm s</th>\
+                         <th>baseline ÷ WAAS</th>";
+            } else {
+                *out += "<th>warm WAN bytes</th>";
+            }
+            *out += "</tr></thead><tbody>\n";
+            for (class, row) in
+                std::iter::once((" class=\"sum\"", &sum)).chain(own.iter().map(|row| ("", *row)))
+            {
+                write!(out, "<tr{class}><td>{}</td>", escape(&row.file))?;
+                let seconds = |pass| row.figures.get(&pass).map(|each| each.elapsed_s);
+                for pass in PassKind::ALL {
+                    let text =
+                        seconds(pass).map_or("–".to_owned(), |value| format!("{value:.2}"));
+                    write!(out, "<td>{text}</td>")?;
+                }
+                match beside {
+                    Some(test) => {
+                        let time = test.times.iter().find(|time| time.file == row.file);
+                        match time {
+                            Some(time) => write!(
+                                out,
+                                "<td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
+                                time.baseline_s,
+                                time.cold_s,
+                                time.warm_s,
+                                seconds(PassKind::Baseline).map_or("–".to_owned(), |own| format!(
+                                    "{:.2}",
+                                    own / time.baseline_s
+                                ))
+                            )?,
+                            None => *out += "<td>–</td><td>–</td><td>–</td><td>–</td>",
+                        }
+                    }
+                    None => {
+                        let bytes = |figures: &TransferFigures| format!("{:.0}", figures.wan_bytes);
+                        let warm = row.figures.get(&PassKind::Warm);
+                        write!(out, "<td>{}</td>", warm.map_or("–".to_owned(), bytes))?;
+                    }
+                }
+                *out += "</tr>\n";
+            }
+            *out += "</tbody></table>\n";
+        }
+    }
+    write_office(out, outcome)
+}
+
+/// Tables of documents that are opened and saved.
+fn write_office(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
+    let times = outcome.document_times();
+    if times.is_empty() {
+        return Ok(());
+    }
+    let is_published = outcome.plan.published == Some(PublishedEvaluation::Waas3g);
+    let passes = [PassKind::Baseline, PassKind::Cold, PassKind::Warm];
+    for (part, title) in [(0, "Test 5, CIFS file open"), (1, "Test 6, CIFS file save")] {
+        write!(out, "<h2>{title}</h2>\n<table><thead><tr><th>file</th>")?;
+        for pass in passes {
+            write!(out, "<th>{} s</th>", pass.name())?;
+        }
+        if is_published {
+            for pass in passes {
+                write!(out, "<th>WAAS {} s</th>", pass.name())?;
+            }
+        }
+        *out += "</tr></thead><tbody>\n";
+        let mut sums = [0.0; 6];
+        let mut lines = String::new();
+        for document in published::documents() {
+            let own = passes.map(|pass| {
+                let time = times
+                    .iter()
+                    .find(|time| time.file == document.file && time.pass == pass);
+                time.map(|time| [time.open_s, time.save_s][part])
+            });
+            if own.iter().all(Option::is_none) {
+                continue;
+            }
+            write!(lines, "<tr><td>{}</td>", escape(&document.file))?;
+            let of_report = [document.baseline_s, document.cold_s, document.warm_s];
+            let theirs = of_report.map(|times| Some(times[part]));
+            let shown = match is_published {
+                true => own.into_iter().chain(theirs).collect::<Vec<_>>(),
+                false => own.to_vec(),
+            };
+            for (value, sum) in shown.into_iter().zip(&mut sums) {
+                *sum += value.unwrap_or(0.0);
+                let text = value.map_or("–".to_owned(), |value| format!("{value:.2}"));
+                write!(lines, "<td>{text}</td>")?;
+            }
+            lines += "</tr>\n";
+        }
+        *out += "<tr class=\"sum\"><td>sum</td>";
+        for sum in &sums[..if is_published { 6 } else { 3 }] {
+            write!(out, "<td>{sum:.1}</td>")?;
+        }
+        *out += "</tr>\n";
+        *out += &lines;
+        *out += "</tbody></table>\n";
+    }
+    *out += "<p>A document is opened with a lock, its first piece, its end and the rest in READs of \
+             8 KiB, and saved by way of a temporary file in WRITEs of 8 KiB, FLUSH, CLOSE and a \
+             rename. Opening runs from its CREATE to the last answer before the temporary \
+             file&rsquo;s CREATE, saving from there to the last answer before the client leaves. \
+             Log-on and share mount lie before the timed span.</p>\n";
+    Ok(())
+}
+
+fn write_method(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
+    let header = &outcome.journal.header;
+    let machine = &header.machine;
+    *out += "<h2>How it was measured</h2>\n\
+        <p>Client, near node, WAN, far node and server are network namespaces of one machine; the \
+        nodes are processes that reach each other only through the emulated link. <b>B</b>: no node \
+        runs. <b>T</b>: both nodes with transport and data reduction, without accelerators. \
+        <b>A</b>: with accelerators. <b>E</b>: the acceleration of the server itself. For each \
+        series of cells the link and the nodes start anew, the nodes carry other data for the \
+        plan&rsquo;s warm-up, and dictionaries and caches are emptied. The order is random within \
+        each repeat.</p>\n\
+        <p>Times are read from a capture on the client&rsquo;s interface: from the first request \
+        for the data to the last acknowledgement of it. 1 kB is 1,000 bytes; the documents do not \
+        say whether theirs are 1,000 or 1,024. Benefit is 100 × (x ÷ baseline − 1), in loss tables \
+        against no FEC. An attempt with more than 1 % foreign or retransmitted packets is \
+        repeated, and both are kept; on a link that loses packets only foreign ones count.</p>\n\
+        <p>Intervals contain the median with at least 95 % probability where there are six repeats \
+        or more (exact, by order statistics; from 25 on by bootstrap). With fewer the range of all \
+        values is shown with its probability, and no difference is tested.</p>\n\
+        <table><tbody>\n";
+    let mut line = |name: &str, text: &str| {
+        writeln!(
+            out,
+            "<tr><td>{}</td><td class=\"text\">{}</td></tr>",
+            escape(name),
+            escape(text)
+        )
+    };
+    line("seed", &outcome.plan.seed.to_string())?;
+    let sizes = match header.sizes() {
+        CellSizes::Document => "documents whole".to_owned(),
+        CellSizes::Span(span) => format!(
+            "documents, or what the expected rate moves in {} if that is less, but never less than \
+             in 5 s and in 20 round trips",
+            format_duration(span)
+        ),
+    };
+    line("sizes", &sizes)?;
+    line("warm-up", &format_duration(*outcome.plan.warm_up.get_ref()))?;
+    line(
+        "link calibration",
+        header
+            .certificate
+            .as_deref()
+            .unwrap_or("no certificate of this machine: run `trunkline emulate calibrate`"),
+    )?;
+    line("system", &machine.system)?;
+    line("kernel", &machine.kernel)?;
+    let processors = format!("{} × {}", machine.processors, machine.processor_model);
+    line("processors", &processors)?;
+    line("privileges", &machine.privileges)?;
+    let control = outcome.journal.attempts.first();
+    let control = control.map_or("–", |attempt| attempt.hosts_congestion_control.as_str());
+    line("congestion control, hosts", control)?;
+    line("offloads", &machine.offloads)?;
+    for (name, version) in &machine.programs {
+        line(name, version)?;
+    }
+    for link in &outcome.plan.links {
+        line(
+            &format!("link {}", link.name.get_ref()),
+            link.settings.get_ref(),
+        )?;
+    }
+    *out += "</tbody></table>\n";
+    write_limits(out, outcome)
+}
+
+fn write_limits(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
+    let limited: Vec<&CellResult> = outcome
+        .cells
+        .iter()
+        .filter(|cell| !cell.host_limits.is_empty())
+        .collect();
+    if limited.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "<details><summary>The host was a limit in {} cells</summary>",
+        limited.len()
+    )?;
+    for result in limited {
+        writeln!(
+            out,
+            "<p class=\"note\"><code>{}</code>: {}</p>",
+            escape(&result.cell.name()),
+            escape(&result.host_limits.join(" "))
+        )?;
+    }
+    *out += "</details>\n";
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{campaign_json, campaign_table};
+    use super::*;
+    use crate::cells::sample_outcome;
+    use host::terminal::WIDTH;
+
+    #[test]
+    fn report_has_the_published_tables_in_order() {
+        let outcome = sample_outcome(1, "CIFS/T1/30ms/loss=0%/A");
+        let page = campaign_html(&outcome).unwrap();
+        let mut from = 0;
+        for number in 10..=18 {
+            let title = format!("published: table {number}, figure {}", number - 8);
+            let at = page[from..].find(&title);
+            from += at.unwrap_or_else(|| panic!("{title} is not in its place"));
+        }
+        for outside in ["http://", "https://", "<script", "<link", "url("] {
+            let own = page.replace("http://www.w3.org/2000/svg", "");
+            assert!(!own.contains(outside), "{outside}");
+        }
+        assert!(page.contains("not-built") && page.contains("not-measured"));
+        // The documents' own turning points, and ours: doubled figures turn at the same delays.
+        assert!(page.contains("A beats B from about 12 ms one way on"));
+        assert!(page.contains("T beats B at no delay (published: at no delay)"));
+    }
+
+    #[test]
+    fn json_has_the_agreed_keys() {
+        let document = campaign_json(&sample_outcome(1, "none"));
+        let cells = document["cells"].as_array().unwrap();
+        assert_eq!(cells.len(), 110);
+        for cell in cells {
+            for key in [
+                "protocol",
+                "link",
+                "one_way_delay_ms",
+                "mode",
+                "loss",
+                "fec",
+                "throughput_kB_s",
+                "interval_kB_s",
+                "published_kB_s",
+                "status",
+                "identical",
+                "repeated_for_foreign_traffic",
+            ] {
+                assert!(cell.get(key).is_some(), "{key} is missing: {cell}");
+            }
+            let is_built = cell["status"] != "not-built";
+            assert_eq!(cell["throughput_kB_s"].is_f64(), is_built, "{cell}");
+        }
+    }
+
+    #[test]
+    fn lines_fit_a_terminal() {
+        for repeats in [1, 6] {
+            let text = campaign_table(&sample_outcome(repeats, "none"));
+            for line in text.lines() {
+                assert!(line.chars().count() <= WIDTH, "{line}");
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Results of a campaign for programs (docs/guides/campaigns.md describes the keys).
+//!
+//! `{"cells": [...], "rows": [...], ...}`: a line per cell over its repeats, and a row per file of
+//! file sets, as the demo has them. A figure that was not measured is `null`.
+
+use serde_json::{Value, json};
+
+use super::json::json as rows_json;
+use super::published;
+use super::statistics::{self, ComparisonVerdict};
+use super::tables::baseline_of;
+use crate::cells::{
+    CampaignOutcome, CellPass, CellResult, CellStatus, FecSetting, PublishedEvaluation,
+};
+use crate::workload::WorkloadKind;
+use host::median::median;
+
+/// Results as one JSON document.
+#[must_use]
+pub fn campaign_json(outcome: &CampaignOutcome) -> Value {
+    let cells: Vec<Value> = outcome
+        .cells
+        .iter()
+        .map(|cell| cell_json(cell, baseline_of(outcome, cell)))
+        .collect();
+    let files = outcome.file_results();
+    let rows = files.as_ref().map(rows_json);
+    let mut rows = rows.map_or_else(|| json!([]), |document| document["rows"].clone());
+    if outcome.plan.published == Some(PublishedEvaluation::Waas3g) {
+        add_published(&mut rows);
+    }
+    add_documents(&mut rows, outcome);
+    let header = &outcome.journal.header;
+    json!({
+        "title": outcome.plan.title,
+        "started": header.started,
+        "took_s": outcome.took_s(),
+        "seed": outcome.plan.seed,
+        "repeats": outcome.plan.repeats.get_ref(),
+        "span_s": header.span_s,
+        "cells": cells,
+        "rows": rows,
+        "attempts": outcome.journal.attempts.len(),
+        "faults": outcome.faults(),
+        "certificate": header.certificate,
+        "machine": header.machine,
+    })
+}
+
+/// Adds the published seconds to rows of the published tests.
+fn add_published(rows: &mut Value) {
+    let tests = published::tests();
+    for row in rows.as_array_mut().into_iter().flatten() {
+        let test = tests.iter().find(|test| row["workload"] == test.workload);
+        let time = test.and_then(|test| test.times.iter().find(|time| row["file"] == *time.file));
+        if let Some(time) = time {
+            row["published_baseline_s"] = json!(time.baseline_s);
+            row["published_cold_s"] = json!(time.cold_s);
+            row["published_warm_s"] = json!(time.warm_s);
+        }
+    }
+}
+
+/// Adds the times to open and to save to rows of documents.
+fn add_documents(rows: &mut Value, outcome: &CampaignOutcome) {
+    let published = published::documents();
+    let times = outcome.document_times();
+    for row in rows.as_array_mut().into_iter().flatten() {
+        if row["workload"] != WorkloadKind::SmbOffice.name() {
+            continue;
+        }
+        let file = row["file"].clone();
+        for time in times.iter().filter(|time| file == *time.file) {
+            let pass = time.pass.name();
+            row[format!("{pass}_open_s")] = json!(time.open_s);
+            row[format!("{pass}_save_s")] = json!(time.save_s);
+        }
+        let document = published.iter().find(|document| file == *document.file);
+        let Some(document) = document else {
+            continue;
+        };
+        for (pass, [open_s, save_s]) in [
+            ("baseline", document.baseline_s),
+            ("cold", document.cold_s),
+            ("warm", document.warm_s),
+        ] {
+            row[format!("published_{pass}_open_s")] = json!(open_s);
+            row[format!("published_{pass}_save_s")] = json!(save_s);
+        }
+    }
+}
+
+fn cell_json(result: &CellResult, baseline: Option<&CellResult>) -> Value {
+    let cell = &result.cell;
+    let passes = || result.passes.iter();
+    let middle = |figure: fn(&CellPass) -> f64| median(passes().map(figure));
+    let throughput = match result.status {
+        CellStatus::NotBuilt | CellStatus::NotMeasured => None,
+        CellStatus::Measured | CellStatus::Failed => {
+            result.throughput.as_ref().map(|estimate| estimate.median)
+        }
+    };
+    let interval = result.throughput.and_then(|estimate| estimate.interval);
+    let base = baseline.and_then(|base| base.throughput);
+    let verdict = match (&base, &result.throughput) {
+        (Some(base), Some(own)) => Some(statistics::compare(base, own)),
+        _ => None,
+    };
+    json!({
+        "cell": cell.name(),
+        "protocol": cell.protocol,
+        "workload": cell.workload.name(),
+        "link": cell.link,
+        "link_settings": cell.settings.to_string(),
+        "one_way_delay_ms": cell.figures.one_way_delay.as_secs_f64() * 1e3,
+        "mode": cell.mode.letter(),
+        "loss": cell.figures.loss,
+        "fec": cell.fec.map(FecSetting::name),
+        "cache": cell.cache.name(),
+        "status": result.status.name(),
+        "throughput_kB_s": throughput,
+        "interval_kB_s": interval.map(|interval| [interval.low, interval.high]),
+        "interval_coverage": interval.map(|interval| interval.coverage),
+        "repeats_kB_s": result.throughputs_kb_s,
+        "published_kB_s": result.published.map(|published| published.kb_s),
+        "benefit_percent": base.zip(throughput)
+            .and_then(|(base, own)| statistics::benefit_percent(base.median, own)),
+        "difference_from_baseline": verdict.map(verdict_name),
+        "identical": match result.passes.is_empty() {
+            true => None,
+            false => Some(result.is_identical()),
+        },
+        "repeated_for_foreign_traffic": result.repeated_for_foreign_traffic,
+        "attempts": result.attempts,
+        "bytes": result.bytes,
+        "shortened": result.is_shortened,
+        "elapsed_s": middle(CellPass::elapsed_s),
+        "wan_bytes_up": middle(|pass| pass.wan_bytes_up as f64),
+        "wan_bytes_down": middle(|pass| pass.wan_bytes_down as f64),
+        "wan_round_trips": middle(|pass| f64::from(pass.wan_round_trips)),
+        "foreign_share": middle(|pass| pass.traffic().foreign_share()),
+        "retransmitted_share": middle(|pass| pass.traffic().retransmitted_share()),
+        "cpu_busy": middle(|pass| pass.cpu_busy),
+        "host_limits": result.host_limits,
+        "failures": result.failures,
+    })
+}
+
+const fn verdict_name(verdict: ComparisonVerdict) -> &'static str {
+    match verdict {
+        ComparisonVerdict::Higher => "higher",
+        ComparisonVerdict::Lower => "lower",
+        ComparisonVerdict::NoDifference => "none",
+        ComparisonVerdict::NotTested => "not-tested",
+    }
+}

@@ -1,0 +1,134 @@
+//! Tests of campaigns as a user runs them: a plan is measured, killed and continued.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use lab::servers::ServerKind;
+use serde_json::Value;
+
+use crate::setting::turn;
+
+const PLAN: &str = r#"
+title = "A small campaign"
+seed = 7
+span = "5s"
+
+[[link]]
+name = "branch"
+settings = "rate=8Mbit,delay=10ms"
+document = "700kB"
+
+[[group]]
+protocol = "HTTP"
+workload = "http-download"
+links = ["branch"]
+one_way_delays = ["0s", "10ms"]
+modes = ["baseline", "transport", "application"]
+
+[[group]]
+protocol = "FTP"
+workload = "ftp-upload"
+links = ["branch"]
+modes = ["baseline"]
+
+[[group]]
+protocol = "CIFS"
+workload = "smb-download"
+links = ["branch"]
+modes = ["baseline", "application"]
+caches = ["cold", "warm"]
+files = ["50K.doc", "50K.xls"]
+
+[[group]]
+protocol = "MAPI-XP"
+workload = "mapi-xp"
+links = ["branch"]
+modes = ["baseline"]
+"#;
+
+/// Time limit for the first finished series.
+const FIRST_LIMIT: Duration = Duration::from_secs(120);
+
+fn run(plan: &Path, kept: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
+    command
+        .args(["lab", "run", "--json"])
+        .arg(plan)
+        .arg("--keep")
+        .arg(kept);
+    command
+}
+
+#[test]
+fn killed_campaign_continues_without_repeating() {
+    let kinds = [ServerKind::Http, ServerKind::Ftp, ServerKind::Smb];
+    let Some(_turn) = turn("campaign", &kinds) else {
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let plan = directory.path().join("plan.toml");
+    let kept = directory.path().join("kept");
+    std::fs::write(&plan, PLAN).expect("the plan is written");
+
+    let mut first = run(&plan, &kept)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let journal = || std::fs::read_to_string(kept.join("journal.jsonl")).unwrap_or_default();
+    let began = Instant::now();
+    while journal().lines().count() < 3 {
+        assert!(began.elapsed() < FIRST_LIMIT, "no series ends");
+        assert!(first.try_wait().expect("it is a child").is_none());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    first.kill().expect("it is killed");
+    first.wait().expect("it ends");
+    let before = journal();
+
+    let second = run(&plan, &kept).output().expect("the program starts");
+    let errors = String::from_utf8_lossy(&second.stderr);
+    assert!(second.status.success(), "{errors}");
+    assert!(errors.contains("are finished"), "{errors}");
+    let whole = before.rfind('\n').map_or(0, |last| last + 1);
+    assert!(journal().starts_with(&before[..whole]));
+    let document: Value = serde_json::from_slice(&second.stdout).expect("it writes JSON");
+    let cells = document["cells"].as_array().expect("there are cells");
+    assert_eq!(cells.len(), 11);
+    for cell in cells {
+        let is_built = cell["protocol"] != "MAPI-XP";
+        let status = if is_built { "measured" } else { "not-built" };
+        assert_eq!(cell["status"], status, "{cell}");
+        assert_eq!(cell["throughput_kB_s"].is_f64(), is_built, "{cell}");
+        assert!(!is_built || cell["identical"] == true, "{cell}");
+    }
+    assert_eq!(document["rows"].as_array().map(Vec::len), Some(2));
+    // Nothing is measured twice but series that were not clean.
+    let attempts = document["attempts"].as_u64().expect("attempts are counted");
+    assert_eq!(attempts + 1, journal().lines().count() as u64);
+
+    let report = Command::new(env!("CARGO_BIN_EXE_trunkline"))
+        .args(["lab", "report", "--json"])
+        .arg(&kept)
+        .output()
+        .expect("the program starts");
+    let again: Value = serde_json::from_slice(&report.stdout).expect("it writes JSON");
+    assert_eq!(again, document);
+    recompute(&kept);
+}
+
+fn recompute(kept: &Path) {
+    if host::command::find("tshark").is_none() {
+        eprintln!("not recomputed: tshark is missing (apt-get install tshark)");
+        return;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/recompute-rows.sh");
+    let output = Command::new(script)
+        .arg(kept)
+        .output()
+        .expect("the script starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("rows recomputed, 0 differ"), "{text}");
+}
