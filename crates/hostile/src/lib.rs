@@ -24,6 +24,7 @@ mod correction;
 mod cursor;
 mod engine_peer;
 mod iperf3;
+mod lab_plan;
 mod link_files;
 mod measure_wire;
 mod offload;
@@ -198,6 +199,11 @@ pub const ENTRIES: &[FuzzEntry] = &[
         name: "node_http_connect",
         run: proxy::http_connect,
         seeds: proxy::http_connect_seeds,
+    },
+    FuzzEntry {
+        name: "lab_plan",
+        run: lab_plan::plan,
+        seeds: lab_plan::plan_seeds,
     },
     FuzzEntry {
         name: "measure_control",

@@ -82,6 +82,7 @@ const MAY_USE: [(&str, &[&str]); 22] = [
             "capture",
             "node",
             "emulator",
+            "lab",
         ],
     ),
     (
