@@ -113,8 +113,8 @@ class Outlook:
         raise LookupError(f"there is no folder {name}")
 
     def release(self, *handles):
-        """Outlook sends these with a later call; here they are a call of their own that answers nothing."""
-        self.execute("RopRelease", [request(0x01, "B", i) for i in range(len(handles))], list(handles))
+        """RopRelease goes ahead of the next call's ROPs, as Outlook sends it."""
+        self.session.released += handles
 
     def open_table(self, folder, step="RopGetContentsTable"):
         """A table of a folder's messages, newest first, and its count of rows."""
@@ -172,28 +172,33 @@ class Outlook:
         """The handles of a message and of its attachment table, and the rows of the latter."""
         folder, folder_id = self.open_folder(self.options.folder)
         identifier = self.find_message(folder, subject)
-        found = self.execute(
-            "RopOpenMessage",
-            [
-                request(0x03, "BBHQBQ", 0, 1, 0x0FFF, folder_id, 0, identifier),
-                answers.get_properties(1, MESSAGE_PROPERTIES),
-            ],
-            [self.logon_handle, NO],
-            [MESSAGE_PROPERTIES],
-        )
-        message = self.session.handles[1]
-        values = found[1]["values"]
-        found = self.execute(
-            "RopGetAttachmentTable",
-            [
-                request(0x21, "BBB", 0, 1, 0),
-                answers.set_columns(1, ATTACHMENT_COLUMNS),
-                request(0x15, "BBBH", 1, 0, 1, 50),
-            ],
-            [message, NO],
-            [ATTACHMENT_COLUMNS],
-        )
-        return message, self.session.handles[1], found[2]["rows"], values
+        opening = request(0x03, "BBHQBQ", 0, 1, 0x0FFF, folder_id, 0, identifier)
+        if self.is_xp:
+            self.execute("RopOpenMessage", [opening], [self.logon_handle, NO])
+            message = self.session.handles[1]
+            found = self.execute(
+                "RopGetPropertiesSpecific", [answers.get_properties(0, MESSAGE_PROPERTIES)], [message],
+                [MESSAGE_PROPERTIES],
+            )
+        else:
+            found = self.execute(
+                "RopOpenMessage", [opening, answers.get_properties(1, MESSAGE_PROPERTIES)], [self.logon_handle, NO],
+                [MESSAGE_PROPERTIES],
+            )
+            message = self.session.handles[1]
+        values = found[-1]["values"]
+        opening = request(0x21, "BBB", 0, 1, 0)
+        reading = [answers.set_columns(1, ATTACHMENT_COLUMNS), request(0x15, "BBBH", 1, 0, 1, 50)]
+        if self.is_xp:
+            self.execute("RopGetAttachmentTable", [opening], [message, NO])
+            table = self.session.handles[1]
+            found = self.execute("RopQueryRows attachments", reading, [message, table], [ATTACHMENT_COLUMNS])
+        else:
+            found = self.execute(
+                "RopQueryRows attachments", [opening, *reading], [message, NO], [ATTACHMENT_COLUMNS]
+            )
+            table = self.session.handles[1]
+        return message, table, found[-1]["rows"], values
 
     def open(self):
         self.log_on()
@@ -201,11 +206,9 @@ class Outlook:
         self.release(table)
         return {
             "attachments": [{"name": row[2], "bytes": row[3]} for row in rows],
-            "bytes": sum(
-                self.session.recorder.steps[step]["received"] for step in ("RopOpenMessage", "RopGetAttachmentTable")
-            ),
+            "bytes": self.session.recorder.received_between("RopOpenMessage", "RopQueryRows attachments"),
             "sha256": hashlib.sha256(repr((values, rows)).encode()).hexdigest(),
-        }, ("RopOpenMessage", "RopGetAttachmentTable")
+        }, ("RopOpenMessage", "RopQueryRows attachments")
 
     def save_attachment(self):
         self.log_on()
@@ -226,9 +229,7 @@ class Outlook:
         size = self.execute("RopOpenStream", [request(0x2B, "BBIB", 0, 1, p.ATTACH_DATA, 0)], [attachment, NO])[0]["size"]
         stream = self.session.handles[1]
         pieces, got = self.read_stream(stream, size)
-        self.execute(
-            "RopRelease", [request(0x01, "B", i) for i in range(3)], [stream, attachment, message]
-        )
+        self.release(stream, attachment, message)
         return self.digest(pieces, got, size), ("RopReadStream", "RopReadStream")
 
     def read_stream(self, stream, size):
@@ -331,7 +332,7 @@ class Outlook:
             sent = self.write_serial(stream, data)
         if sent == len(data):
             self.execute("RopCommitStream", [request(0x5D, "B", 0)], [stream])
-        self.execute("RopRelease", [request(0x01, "B", 0)], [stream])
+        self.release(stream)
         return sent
 
     def write_serial(self, stream, data):
@@ -391,7 +392,7 @@ class Outlook:
             calls += 1
             if self.is_over(began, calls):
                 break
-        self.execute("RopRelease", [request(0x01, "B", 0)], [destination])
+        self.release(destination)
         return at
 
     def synchronise(self):
@@ -418,7 +419,7 @@ class Outlook:
                 break
             if found[-1]["status"] != transfer.PARTIAL:
                 raise answers.AnswerError(f"transfer status {found[-1]['status']}")
-        self.execute("RopRelease", [request(0x01, "B", 0)], [source])
+        self.release(source)
         return {
             "bytes": got,
             "sha256": digest.hexdigest(),
@@ -456,6 +457,11 @@ ACTIONS = {
 }
 
 
+def seeds(text):
+    first, _, last = text.partition("-")
+    return range(int(first), int(last) + 1)
+
+
 def parse(arguments):
     parser = argparse.ArgumentParser(description="Outlook's calls to a mailbox.")
     parser.add_argument("client", choices=("outlook-xp", "outlook-2003", "random"))
@@ -481,6 +487,7 @@ def parse(arguments):
     parser.add_argument("--calls", type=int, default=60, help="calls of a random client")
     parser.add_argument("--client", dest="as_client", choices=("outlook-xp", "outlook-2003"), default="outlook-2003")
     parser.add_argument("--place", type=int, default=0, help="the folder of a random client: 0, 1, ...")
+    parser.add_argument("--seeds", type=seeds, help="FIRST-LAST: a random client for each of them, one by one")
     parser.add_argument("--transcript", help="a file that gets every answer's hash")
     options = parser.parse_args(arguments)
     if options.client != "random" and options.action is None:
@@ -492,8 +499,8 @@ def parse(arguments):
     return options
 
 
-def main():
-    options = parse(sys.argv[1:])
+def run(options):
+    """Carries out the action of parsed options; returns what is printed."""
     account = {}
     if options.account:
         with open(options.account) as file:
@@ -502,6 +509,9 @@ def main():
     client = options.as_client if options.client == "random" else options.client
     session = sessions.MailSession(dialer, client, options)
     outlook = Outlook(session, options)
+    if dialer.is_kerberos:
+        # A user of Windows has tickets since the log-on.
+        dialer.service_ticket()
     start = time.monotonic()
     if options.client == "random":
         result = random_calls.run(outlook, options)
@@ -511,7 +521,7 @@ def main():
     total = time.monotonic() - start
     session.log_off()
     recorder = session.recorder
-    line = {
+    return {
         "client": client,
         "action": options.action or "random",
         "protection": options.protection,
@@ -524,7 +534,13 @@ def main():
         "notifications": len(session.notifications),
         "steps": recorder.report(start),
     }
-    print(json.dumps(line), flush=True)
+
+
+def main():
+    options = parse(sys.argv[1:])
+    for seed in options.seeds or [options.seed]:
+        options.seed = seed
+        print(json.dumps(run(options)), flush=True)
 
 
 if __name__ == "__main__":

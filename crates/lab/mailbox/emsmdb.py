@@ -106,7 +106,7 @@ class EmsmdbService:
         name, _, version, stamp = self.connect_request(reader)
         status = self.connect_status(call, name)
         writer = self.connect_reply(self.open_session(call) if status == 0 else bytes(20))
-        writer.u16(*SERVER_VERSION).u32(stamp, status)
+        writer.u16(*SERVER_VERSION, *BEST_VERSION).u32(stamp, status)
         return writer.bytes()
 
     def connect_extended(self, call, reader):

@@ -191,12 +191,14 @@ class StockRpc(rpcrt.DCERPC_v5):
 class Dialer:
     """Opens connections with one user's protection."""
 
+    # Tickets by user and service.
+    tickets = {}
+
     def __init__(self, server, account, protection, is_stock=False, service="host"):
         self.server = server
         self.account = account
         self.kind, self.level = LEVELS[protection]
         self.class_ = StockRpc if is_stock else OutlookRpc
-        self.ticket = None
         self.host = account.get("host", "mail.lab.test")
         self.service = account.get("service", "exchangeMDB")
 
@@ -220,17 +222,22 @@ class Dialer:
 
     def service_ticket(self):
         """A ticket for the mailbox's service, from the realm's KDC."""
-        if self.ticket is None:
-            from impacket.krb5 import constants
-            from impacket.krb5.kerberosv5 import getKerberosTGS, getKerberosTGT
+        key = (self.account["user"], self.account["realm"], self.service, self.host, self.account["kdc"])
+        if key not in self.tickets:
+            from impacket.krb5 import asn1, constants, kerberosv5
             from impacket.krb5.types import Principal
 
-            realm, kdc = self.account["realm"], self.account["kdc"]
+            # MIT's KDC marks the encrypted part of an AS-REP as that of a TGS-REP, which clients should accept
+            # (RFC 4120 §5.4.2) and impacket does not.
+            kerberosv5.EncASRepPart = asn1.EncTGSRepPart
             user = Principal(self.account["user"], type=constants.PrincipalNameType.NT_PRINCIPAL.value)
-            service = Principal(
-                f"{self.service}/{self.host}", type=constants.PrincipalNameType.NT_SRV_INST.value
+            service = Principal(f"{self.service}/{self.host}", type=constants.PrincipalNameType.NT_SRV_INST.value)
+            # The ticket comes from the authentication service at once: MIT's KDC refuses impacket's TGS-REQ, whose
+            # authenticator has no checksum.
+            reply, cipher, _, session_key = kerberosv5.getKerberosTGT(
+                user, self.account["password"], self.account["realm"], b"", b"", kdcHost=self.account["kdc"],
+                serverName=service,
             )
-            tgt, cipher, _, key = getKerberosTGT(user, self.account["password"], realm, b"", b"", kdcHost=kdc)
-            tgs, cipher, _, key = getKerberosTGS(service, realm, kdc, tgt, cipher, key)
-            self.ticket = {"KDC_REP": tgs, "cipher": cipher, "sessionKey": key}
-        return self.ticket
+            # An AS-REP and a TGS-REP differ in their outer tag only.
+            self.tickets[key] = {"KDC_REP": b"\x6d" + reply[1:], "cipher": cipher, "sessionKey": session_key}
+        return self.tickets[key]

@@ -11,8 +11,8 @@ import struct
 import threading
 import uuid
 
-from security import CONNECT, INTEGRITY, PACKET, PRIVACY, NtlmAcceptor, SecurityError
-from security import KERBEROS, NEGOTIATE, NTLM, KerberosAcceptor
+from security import PACKET, PRIVACY, NtlmAcceptor, SecurityError
+from security import NEGOTIATE, NTLM, KerberosAcceptor
 
 REQUEST, RESPONSE, FAULT, BIND, BIND_ACK, BIND_NAK = 0, 2, 3, 11, 12, 13
 ALTER_CONTEXT, ALTER_CONTEXT_RESPONSE, AUTH3, SHUTDOWN, CO_CANCEL, ORPHANED = 14, 15, 16, 17, 18, 19
@@ -140,7 +140,7 @@ class Connection:
         if state is None:
             if kind == NTLM:
                 acceptor = NtlmAcceptor(self.credentials.accounts, self.credentials.host)
-            elif kind in (NEGOTIATE, KERBEROS) and self.credentials.keytab:
+            elif kind == NEGOTIATE and self.credentials.keytab:
                 acceptor = KerberosAcceptor(self.credentials.keytab)
             else:
                 raise SecurityError(f"authentication type {kind}")

@@ -56,6 +56,11 @@ class Recorder:
     def calls_between(self, first, last):
         return self.steps[last]["last_call"] - self.steps[first]["first_call"]
 
+    def received_between(self, first, last):
+        """Bytes of the answers to all steps that began within these."""
+        began, ended = self.steps[first]["began"], self.steps[last]["ended"]
+        return sum(each["received"] for each in self.steps.values() if began <= each["began"] <= ended)
+
     def report(self, start):
         return [
             {
@@ -80,7 +85,8 @@ class MailSession:
         self.recorder = Recorder()
         self.notifications = []
         self.handles = [NO_HANDLE]
-        self.answers = None
+        # Handles that the next call releases first.
+        self.released = []
         self.rpc = None
         if self.is_xp:
             self.room = XP_ROOM
@@ -193,8 +199,9 @@ class MailSession:
     def execute(self, step, requests, handles, columns=(), may_fail=False):
         """Sends ROPs in one call. `handles` is the handle table; the new one is left in `self.handles`. Returns the
         answers, those of chained buffers after each other."""
-        rops = b"".join(requests)
-        payload = buffers.pack_rops(rops, handles)
+        released, self.released = self.released, []
+        rops = b"".join(answers.request(0x01, "B", len(handles) + each) for each in range(len(released)))
+        payload = buffers.pack_rops(rops + b"".join(requests), [*handles, *released])
         began = time.monotonic()
         parts, sent, received = self.call_xp(payload) if self.is_xp else self.call_extended(payload)
         ended = time.monotonic()

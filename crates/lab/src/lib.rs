@@ -12,6 +12,7 @@
 pub mod browser;
 pub mod campaign;
 pub mod cells;
+pub mod mailbox;
 pub mod nodes;
 pub mod preflight;
 pub mod recording;
