@@ -219,7 +219,7 @@ impl TlsFallback {
             Self::Suspended(reason) => match reason {
                 SuspendReason::NoAnswer => "the peer does not answer by UDP any more",
                 SuspendReason::AddressUnproved => {
-                    "the peer's UDP packets come from an address at which it does not answer"
+                    "the peer does not answer at the source address of its UDP packets"
                 }
                 SuspendReason::TooNarrow => {
                     "the path carries only UDP packets shorter than 1,200 bytes"

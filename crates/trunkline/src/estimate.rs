@@ -310,7 +310,7 @@ fn describe(text: &mut String, notes: &CaptureNotes) {
     let counts = &notes.counts;
     let _ = writeln!(
         text,
-        "{}:\n  {} TCP connections ({} of them began before the capture), {} segments, {} other packets",
+        "{}:\n  {} TCP connections ({} began before), {} segments, {} other packets",
         notes.path, counts.connections, counts.begun_before, counts.segments, counts.other_packets
     );
     let _ = writeln!(

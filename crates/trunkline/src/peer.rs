@@ -325,7 +325,7 @@ mod tests {
         assert!(paired.unwrap().contains("found no pin"));
         assert_eq!(removed, None);
         let [paired, _] = with(json!([]), json!([]), json!([]));
-        assert!(paired.unwrap().contains("no [[peer]] called `far`"));
+        assert!(paired.unwrap().contains("no [[peer]] with the name `far`"));
         let [paired, _] = with(far(NodeId([8; 32])), json!([]), json!([]));
         assert!(paired.unwrap().contains("another identity"));
         let damaged = json!([{ "peer": "far", "error": "cannot read far.json" }]);

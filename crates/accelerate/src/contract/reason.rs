@@ -151,8 +151,8 @@ impl ReasonCode {
             )
             .recurring(),
             Self::UNCONFIRMED => ReasonExplanation::new(
-                "the accelerator answered the client before the server did, and the server has not \
-                 confirmed this yet; a new connection of the client had to wait",
+                "the accelerator answered the client before the server, and the server has not confirmed \
+                 this answer yet; a new connection of the client had to wait for the confirmation",
             )
             .with_remedy("find out why the server, or its LAN, does not answer"),
             Self(_) => return None,

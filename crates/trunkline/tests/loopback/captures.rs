@@ -204,7 +204,7 @@ fn captures_without_transfers_and_other_files_are_named() {
     ] {
         let (_, errors, code) = said(bytes);
         assert_eq!(code, Some(2), "{errors}");
-        let help = format!("use: {command} /");
+        let help = format!("run: {command} /");
         assert!(errors.contains(&help), "{errors}");
         assert!(
             errors.contains("transfer.pcap | trunkline measure diagnose -"),

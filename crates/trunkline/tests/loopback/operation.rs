@@ -181,7 +181,7 @@ fn root_operates_nodes_of_another_user() {
         said.contains("The running node has not applied this change"),
         "{said}"
     );
-    assert!(said.contains("[[peer]] called `hub`"), "{said}");
+    assert!(said.contains("[[peer]] with the name `hub`"), "{said}");
     sites.ask("near", &["peer", "remove", "hub"], "");
     sites.ask("far", &["peer", "remove", "near"], "");
     let token = sites.ask("far", &invite, "");

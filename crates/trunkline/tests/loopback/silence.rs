@@ -194,7 +194,7 @@ fn truncated_configuration_lifts_no_restriction() {
             let (code, said) = sites.ends("near", &[&reload[..], flags].concat());
             assert_eq!(code, Some(1), "{said}");
             assert!(
-                said.contains("[policy] never_store_ports any more"),
+                said.contains("any more: [policy] never_store_ports"),
                 "{said}"
             );
             assert!(said.contains("--remove-restrictions"), "{said}");
