@@ -64,7 +64,7 @@ pub fn run(
         TwoEndedTest::begin(options, profile, is_over, progress).map_err(MeasurementFailure)?;
     if let Err(error) = test.measure() {
         test.turn_up
-            .give_up(format!("the test ended before its time: {error:#}"));
+            .give_up(format!("the test ended early: {error:#}"));
     }
     let _ = test.writer.send(&ControlMessage::Bye);
     test.line.is_over.store(true, Ordering::Relaxed);
@@ -123,8 +123,8 @@ impl<'a> TwoEndedTest<'a> {
             let given = greeted.limits.rate;
             ensure!(
                 profile.thresholds.are_within(given),
-                "the server gives streams of {given} at most, which cannot show --min-rate {least}; start it with \
-                 --max-rate {} or more",
+                "the server limits streams to {given}, which is too low to test --min-rate {least}; start \
+                 the server with --max-rate {} or more",
                 overload(least)
             );
         }
@@ -171,9 +171,9 @@ impl<'a> TwoEndedTest<'a> {
         if !test.open_way()? {
             let port = server.port();
             let why = format!(
-                "{server} answers over TCP, but nothing comes back over UDP port {port}: a firewall on the \
-                 way, or at either end, lets no UDP through; open UDP port {port} towards the server. \
-                 Without it neither path MTU, nor baseline RTT, nor bottleneck rate can be measured"
+                "{server} answers over TCP, but no answer arrives from UDP port {port}: a firewall on the \
+                 path or at one of the hosts blocks UDP; allow UDP port {port} to the server. Without UDP, \
+                 the test cannot measure path MTU, baseline RTT and bottleneck rate"
             );
             progress.note(&why);
             test.turn_up = TurnUp::of_tcp_alone(profile, why);
@@ -284,7 +284,7 @@ impl<'a> TwoEndedTest<'a> {
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     self.check()?;
-                    bail!("the control connection is gone")
+                    bail!("the control connection has ended")
                 }
             }
         }

@@ -225,9 +225,9 @@ impl ClientThreadState {
             return Ok(());
         }
         match self.broken.get() {
-            Some(how) => bail!("{how}: the server was stopped, or the link is down"),
+            Some(how) => bail!("{how}: the server was stopped, or the network is down"),
             None => bail!(
-                "the server was not heard of for {} s: the link, or the server, is down",
+                "no message from the server arrived for {} s: the network or the server is down",
                 SILENCE_MAX.as_secs()
             ),
         }

@@ -34,7 +34,7 @@ const SEGMENT_IPV6: u32 = 1_220;
 pub(super) fn resolve(options: &RunOptions) -> Result<SocketAddr> {
     let found: Vec<SocketAddr> = (options.host.as_str(), options.port)
         .to_socket_addrs()
-        .with_context(|| format!("`{}` is not known by the resolver", options.host))?
+        .with_context(|| format!("the resolver does not know the name `{}`", options.host))?
         .collect();
     let fits = |address: &&SocketAddr| match options.bind {
         Some(bind) => bind.is_ipv6() == address.is_ipv6(),
@@ -72,11 +72,11 @@ pub(super) fn connect(options: &RunOptions, server: SocketAddr) -> Result<TcpStr
     let connected = socket.connect_timeout(&server.into(), CONNECT_MAX);
     connected.map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => anyhow!(
-            "{server} refuses the connection: no `trunkline measure server` listens there, or its \
-             port is another (--port)"
+            "{server} refuses the connection: no `trunkline measure server` listens at this port; start it, \
+             or give its port with --port"
         ),
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => anyhow!(
-            "{server} does not answer within {} s: the host is down, or a firewall drops TCP port {}",
+            "{server} did not answer within {} s: the host is down, or a firewall drops TCP port {}",
             CONNECT_MAX.as_secs(),
             server.port()
         ),
@@ -103,7 +103,7 @@ pub(super) fn greet(
 ) -> Result<GreetingResult> {
     let writer = MessageWriter::new(&stream)?;
     let mut reader = MessageReader::new(stream);
-    let foreign = || format!("{server} answers, but is no `trunkline measure server`");
+    let foreign = || format!("{server} answers, but it is not a `trunkline measure server`");
     let greeting = reader.only(GREETING_MAX);
     let ControlMessage::Hello {
         oldest,
@@ -112,8 +112,8 @@ pub(super) fn greet(
     } = greeting.map_err(|error| match error.is::<WireError>() {
         true => error.context(foreign()),
         false => error.context(format!(
-            "{server} takes the connection and does not greet: it is no `trunkline measure server`, or a \
-             proxy or firewall on the way answers in its place"
+            "{server} accepts the connection, but sends no greeting: it is not a `trunkline measure \
+             server`, or a proxy or firewall on the path answers instead of the server"
         )),
     })?
     else {
@@ -121,8 +121,8 @@ pub(super) fn greet(
     };
     ensure!(
         (oldest..=newest).contains(&VERSION),
-        "the server speaks versions {oldest} to {newest} of the protocol and this program {VERSION}: \
-         bring both to the same release"
+        "the server supports versions {oldest} to {newest} of the protocol, and this program supports \
+         version {VERSION}; use the same release at both ends"
     );
     let nonce: SessionNonce = random()?;
     let key = SharedKey::from_words(&options.words);
@@ -134,7 +134,9 @@ pub(super) fn greet(
     })?;
     let answer = reader.only(GREETING_MAX);
     let answer = answer.with_context(|| {
-        format!("{server} greets and does not answer the proof of the key: it may be ending")
+        format!(
+            "{server} sent a greeting, but did not answer the proof of the key; it may be stopping"
+        )
     })?;
     match answer {
         ControlMessage::Welcome {
@@ -145,7 +147,7 @@ pub(super) fn greet(
         } => {
             ensure!(
                 key.verify(&proof, SessionRole::Server, VERSION, &nonce, &server_nonce),
-                "the server does not hold the key it should"
+                "the server does not have the same key as this program"
             );
             Ok(GreetingResult {
                 reader,
@@ -157,9 +159,9 @@ pub(super) fn greet(
             })
         }
         ControlMessage::Refused { text, retry, .. } if !retry.is_zero() => {
-            bail!("the server refuses: {text}; try again then")
+            bail!("the server refuses the test: {text}; try again after this time")
         }
-        ControlMessage::Refused { text, .. } => bail!("the server refuses: {text}"),
+        ControlMessage::Refused { text, .. } => bail!("the server refuses the test: {text}"),
         other => Err(unexpected(&other)),
     }
 }

@@ -22,13 +22,13 @@ pub(super) fn set_congestion_control(
     let set = SockRef::from(socket).set_tcp_congestion(name.as_bytes());
     set.with_context(|| {
         let allowed = read("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
-        format!("congestion control `{name}` is not to be had here; allowed are: {allowed}")
+        format!("this host does not permit the congestion control `{name}`; it permits: {allowed}")
     })?;
     // The kernel may take a name and use another.
     let used = kernel::congestion_control(socket)?;
     anyhow::ensure!(
         used == name,
-        "the kernel uses {used} though {name} was asked for"
+        "the kernel uses {used}, although {name} was requested"
     );
     Ok(())
 }
@@ -54,18 +54,21 @@ pub(super) fn remarks() -> Vec<String> {
     let mut remarks = Vec::new();
     if read("/proc/sys/net/ipv4/tcp_window_scaling") == "0" {
         remarks.push(
-            "net.ipv4.tcp_window_scaling is off: windows end at 64 kB; set it to 1".to_owned(),
+            "net.ipv4.tcp_window_scaling is off, so windows are at most 64 kB; set it to 1"
+                .to_owned(),
         );
     }
     if read("/proc/sys/net/ipv4/tcp_sack") == "0" {
-        remarks.push("net.ipv4.tcp_sack is off: losses cost more than they need to".to_owned());
+        remarks.push(
+            "net.ipv4.tcp_sack is off, so TCP repairs losses more slowly; set it to 1".to_owned(),
+        );
     }
     if let Some(most) = window_max() {
         let wanted = ByteCount::mebibytes(4);
         if most < wanted {
             remarks.push(format!(
-                "windows above {most} are not to be had here: net.core.rmem_max is {} and the last of \
-                 net.ipv4.tcp_rmem {}; raise them",
+                "this host limits windows to {most}, because net.core.rmem_max is {} and the last value of \
+                 net.ipv4.tcp_rmem is {}; raise both values",
                 read("/proc/sys/net/core/rmem_max"),
                 last("/proc/sys/net/ipv4/tcp_rmem").unwrap_or_default(),
             ));

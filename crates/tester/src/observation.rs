@@ -127,7 +127,7 @@ fn leave_open(found: &mut [DiagnosisFinding], bottleneck: Option<&BottleneckResu
     {
         finding.cause = DiagnosisCause::Unknown;
         finding.evidence.push(format!(
-            "the path carries no more than {}, and the stream that showed it was not sent evenly enough to tell why",
+            "the path carries no more than {}; the cause is unknown, because the stream was not sent evenly enough",
             limit.rate
         ));
     }
@@ -218,7 +218,7 @@ fn sender_limited(finished: &FinishedTest, direction: TestDirection) -> Option<D
     Some(DiagnosisFinding {
         cause: DiagnosisCause::TestHostLimited,
         confidence: SURE,
-        evidence: vec![format!("{} was sent where {asked} was to be", found.rate)],
+        evidence: vec![format!("the host sent {} instead of {asked}", found.rate)],
         parameters: CauseParameters {
             rate: Some(found.rate),
             ..CauseParameters::default()
@@ -337,12 +337,13 @@ pub(super) fn interrupted(direction: TestDirection, record: &StreamRecord) -> Op
     let longest = rows.iter().max_by_key(|row| row.lasted)?;
     let others = match rows.len() {
         1 => String::new(),
-        count => format!(" (the longest of {count} such rows)"),
+        count => format!(" (the longest of {count} such series)"),
     };
     Some(format!(
-        "{}, at {}: {} packets in a row were lost, sent within {:.0} ms in which nothing passed{others}. No queue and \
-         no policer does that: a host or a relay on the way stood still, this one perhaps, or the path was cut. The \
-         diagnosis leaves them out; measure again when the hosts have less to do",
+        "{}, at {}: {} packets in a row were lost, which were sent within {:.0} ms in which no packet \
+         arrived{others}. No queue and no policer causes such a loss: a host or a device on the path \
+         stopped for a moment, or the path was interrupted. The diagnosis ignores these losses; measure \
+         again when the hosts have less load",
         direction.name(),
         record.plan.rate,
         longest.packets.len(),

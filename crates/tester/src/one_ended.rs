@@ -220,10 +220,10 @@ impl<'a> OneEndedTest<'a> {
             Ok(None) => {
                 let port = server.port();
                 let of = match self.has_streamed {
-                    true => format!("its UDP port {port} does not answer any more"),
+                    true => format!("the server's UDP port {port} does not answer any more"),
                     false => format!(
-                        "nothing comes back over UDP port {port}: a firewall on the way, or at either end, \
-                         lets no UDP through"
+                        "no answer arrives from UDP port {port}: a firewall on the path or at one of the \
+                         hosts blocks UDP"
                     ),
                 };
                 let why = format!(
@@ -242,7 +242,7 @@ impl<'a> OneEndedTest<'a> {
     }
 
     fn give_up(&mut self, at: &str, error: &anyhow::Error) {
-        let why = format!("the test ended before its time ({at}): {error:#}");
+        let why = format!("the test ended early ({at}): {error:#}");
         self.turn_up.give_up(why);
     }
 
@@ -391,16 +391,15 @@ impl<'a> OneEndedTest<'a> {
             let server = self.server;
             match error.kind() {
                 ErrorKind::ConnectionRefused if self.runs.is_empty() => bail!(
-                    "{server} refuses the connection: no iperf3 server listens there (iperf3 -s), or its \
-                     port is another (--iperf3 PORT)"
+                    "{server} refuses the connection: no iperf3 server listens at this port; start it with \
+                     iperf3 -s, or give its port with --iperf3 PORT"
                 ),
                 ErrorKind::ConnectionRefused if Instant::now() >= until => bail!(
-                    "{server} does not listen any more after one test: a server for this is started \
-                     without -1"
+                    "{server} does not listen any more after one test; start the iperf3 server without -1"
                 ),
                 ErrorKind::ConnectionRefused => std::thread::sleep(LOOK_EVERY),
                 ErrorKind::TimedOut | ErrorKind::WouldBlock => bail!(
-                    "{server} does not answer within {} s: the host is down, or a firewall drops TCP port {}",
+                    "{server} did not answer within {} s: the host is down, or a firewall drops TCP port {}",
                     CONNECT_MAX.as_secs(),
                     server.port()
                 ),

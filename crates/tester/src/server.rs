@@ -412,7 +412,7 @@ impl ServerState<'_> {
                 });
                 if let Some(left) = self.enter(&session) {
                     let retry = left.as_secs();
-                    let text = format!("another test is running, for {retry} s more at most");
+                    let text = format!("another test is running, for at most {retry} more seconds");
                     let _ = session.writer.send(&ControlMessage::Refused {
                         reason: ServerRefusal::Busy,
                         retry: left,
@@ -425,7 +425,7 @@ impl ServerState<'_> {
                 self.serve_session(&session, reader, proof);
                 Ok(())
             }
-            _ => bail!("the first word was neither a proof nor of a session"),
+            _ => bail!("the first message was neither a proof of the key nor part of a session"),
         }
     }
 
@@ -444,7 +444,7 @@ impl ServerState<'_> {
         let session = self
             .current()
             .filter(|session| session.id == joining.session)
-            .context("a connection for a test that is not running")?;
+            .context("the connection belongs to a test that is not running")?;
         let JoinMessage {
             order, connection, ..
         } = joining;
@@ -452,7 +452,7 @@ impl ServerState<'_> {
             session
                 .key
                 .verify_join(&joining.proof, nonce, order, connection),
-            "a connection that does not hold the session's key"
+            "the connection does not have the session's key"
         );
         // Acknowledgements, too, where this end receives.
         system::mark(&stream, session.dscp)?;
@@ -460,10 +460,10 @@ impl ServerState<'_> {
         let (_, channel) = place
             .as_ref()
             .filter(|(expected, _)| *expected == order)
-            .context("a connection for a run that was not ordered")?;
+            .context("the connection belongs to a test run that was not requested")?;
         channel
             .send((connection, stream))
-            .context("a connection for a run that is over")
+            .context("the connection belongs to a test run that has ended")
     }
 
     fn serve_session(
@@ -513,12 +513,12 @@ impl ServerState<'_> {
             }
             ensure!(
                 reader.silence().min(session.heard.silence()) < SILENCE_MAX,
-                "nothing was heard of the client for {} s",
+                "no message from the client arrived for {} s",
                 SILENCE_MAX.as_secs()
             );
-            ensure!(!self.stop.load(Ordering::Relaxed), "the server is stopped");
+            ensure!(!self.stop.load(Ordering::Relaxed), "the server was stopped");
             if session.began.elapsed() > self.server.limits.session {
-                let text = "the time that this server gives a test is up".to_owned();
+                let text = "the test reached the server's time limit".to_owned();
                 let _ = session.writer.send(&ControlMessage::Refused {
                     reason: ServerRefusal::TimeUp,
                     retry: Duration::ZERO,
@@ -563,7 +563,7 @@ impl ServerState<'_> {
         let limits = &self.server.limits;
         ensure!(
             order.rate <= limits.rate && order.duration <= limits.order,
-            "a stream of {} for {} s is more than this server gives ({} for {} s)",
+            "a stream of {} for {} s exceeds the server's limits ({} for {} s)",
             order.rate,
             order.duration.as_secs(),
             limits.rate,
@@ -577,7 +577,7 @@ impl ServerState<'_> {
         );
         let to = lock(&session.responder)
             .client()
-            .context("no UDP of the client's has come yet")?;
+            .context("no UDP packet of the client has arrived yet")?;
         if order.direction == TestDirection::Up {
             *lock(&session.listening) = Some(StreamListener {
                 order: order.order,
@@ -625,7 +625,7 @@ impl ServerState<'_> {
         let [up, down] = order.connections;
         ensure!(
             up.max(down) <= limits.connections && order.duration <= limits.order,
-            "{} connections for {} s are more than this server gives ({} for {} s)",
+            "{} connections for {} s exceed the server's limits ({} for {} s)",
             up.max(down),
             order.duration.as_secs(),
             limits.connections,

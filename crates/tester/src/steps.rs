@@ -57,8 +57,8 @@ pub fn service(
     stepped(options, is_over, progress, |test, baseline| {
         ensure!(
             most <= test.limits.rate,
-            "the server gives streams of {} at most, and a quarter above CIR + EIR is {most}; start it with \
-             --max-rate {most} or more",
+            "the server limits streams to {}, but the test needs {most} (a quarter above CIR + EIR); start \
+             the server with --max-rate {most} or more",
             test.limits.rate
         );
         check_frames(&plan.frames, test.interface_mtu)?;
@@ -91,8 +91,8 @@ fn check_frames(frames: &[u16], interface_mtu: u16) -> Result<()> {
     let most = interface_mtu.saturating_add(FRAME_OVERHEAD);
     match frames.iter().find(|frame| **frame > most) {
         Some(frame) => bail!(
-            "frames of {frame} bytes do not go out by this interface, whose MTU is {interface_mtu}: {most} at \
-             most"
+            "this interface cannot send frames of {frame} bytes, because its MTU is {interface_mtu}; use at \
+             most {most}"
         ),
         None => Ok(()),
     }
@@ -121,13 +121,13 @@ fn stepped<T: StreamTest>(
                 no_room[direction as usize] += record.no_room;
                 found.handle(&record);
             }
-            Err(error) => found.give_up(format!("the test ended before its time: {error:#}")),
+            Err(error) => found.give_up(format!("the test ended early: {error:#}")),
         }
     }
     for (direction, packets) in TestDirection::BOTH.into_iter().zip(no_room) {
         test.note((packets > 0).then(|| {
             format!(
-                "{}: {}. They do not count as lost by the path; no burst counts of which some did",
+                "{}: {}. These frames do not count as lost by the path; a burst with such frames does not count",
                 direction.name(),
                 without_room(direction, packets)
             )

@@ -71,7 +71,7 @@ fn headline(transfer: &TransferDiagnosis) -> String {
         .map(|finding| finding.cause)
         .collect();
     let found = match causes[..] {
-        [DiagnosisCause::None] => "NOTHING HELD IT BACK".to_owned(),
+        [DiagnosisCause::None] => "NOTHING LIMITED IT".to_owned(),
         [DiagnosisCause::Unknown] => "CANNOT TELL".to_owned(),
         _ => {
             let names: Vec<&str> = causes.iter().map(|cause| cause.name()).collect();
@@ -111,14 +111,14 @@ fn write_transfer(out: &mut String, transfer: &TransferDiagnosis) -> std::fmt::R
     fold(out, &head, 2, &text)?;
     if transfer.begun_before > 0 {
         let text = format!(
-            "{} had begun before the capture: windows and the first burst are not known of them",
+            "{} began before the capture, so their windows and their first burst are unknown",
             transfer.begun_before
         );
         fold(out, "  ", 2, &text)?;
     }
     if transfer.left_out.bytes() > 0 {
         let text = format!(
-            "{} bytes more were left out: only so many packets of a capture are judged",
+            "{} more bytes were omitted, because the number of diagnosed packets is limited",
             transfer.left_out.bytes()
         );
         fold(out, "  ", 2, &text)?;
@@ -188,10 +188,7 @@ mod tests {
         let mut all = vec![transfer(12_345_678, finding(DiagnosisCause::None))];
         all.extend([400, 37, 4].map(|bytes| transfer(bytes, finding(DiagnosisCause::Unknown))));
         let text = transfers_text(&all, false);
-        assert!(
-            text.starts_with("NOTHING HELD IT BACK; 192.0.2.1"),
-            "{text}"
-        );
+        assert!(text.starts_with("NOTHING LIMITED IT; 192.0.2.1"), "{text}");
         let others = "3 smaller transfers, 441 bytes in all, are not shown; --all shows them\n";
         assert!(text.ends_with(others), "{text}");
         assert_eq!(text.matches("unknown").count(), 0, "{text}");

@@ -18,9 +18,9 @@ use crate::observation::findings;
 const COLUMNS: usize = 80;
 
 /// Advice where no stream was seen packet by packet at both ends.
-const UNTOLD: &str = "Policer, shaper, queue and loss are not told by this test: that takes streams whose packets \
-    both ends see (`trunkline measure server` at the far end). Or capture a run (tcpdump -s 96 -w FILE) and \
-    have `trunkline measure diagnose FILE` look at it.";
+const UNTOLD: &str = "This test cannot find a policer, a shaper, a queue or loss. To find them, run \
+                      `trunkline measure server` at the far end, or capture a test run (tcpdump -s 96 -w \
+                      FILE) and run `trunkline measure diagnose FILE`.";
 
 /// The verdict in one line.
 #[must_use]
@@ -90,7 +90,7 @@ fn reached(finished: &FinishedTest) -> String {
         })
         .collect();
     match rates.is_empty() {
-        true => "TCP reached nothing that could be measured".to_owned(),
+        true => "TCP reached no measurable throughput".to_owned(),
         false => format!("TCP alone reached {}", rates.join(", ")),
     }
 }

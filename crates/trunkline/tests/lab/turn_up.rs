@@ -336,7 +336,7 @@ fn broken_link_ends_the_test_and_keeps_results() {
         reason.contains("the link, or the server, is down"),
         "{reason}"
     );
-    let heard_last = "the test is over: nothing was heard of the client";
+    let heard_last = "the test is over: no message from the client arrived";
     wait_for(&circuit.far_log(), heard_last);
 }
 

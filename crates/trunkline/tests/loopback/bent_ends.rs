@@ -234,7 +234,7 @@ fn server_time_limit_is_reported_in_every_phase() {
         let text = String::from_utf8_lossy(&output.stdout).replace("\n  ", " ");
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(
-            text.contains("the time that this server gives a test is up"),
+            text.contains("the test reached the server's time limit"),
             "{text}"
         );
     }

@@ -98,7 +98,7 @@ fn missing_or_foreign_server_is_named() {
     web.join().unwrap();
     assert_refused(&run(port, &[], KEY), "refuses the connection");
     let none = run(port, &["--congestion=nonesuch"], KEY);
-    assert_refused(&none, "congestion control `nonesuch` is not to be had here");
+    assert_refused(&none, "does not permit the congestion control `nonesuch`");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn server_of_another_version_is_named_with_remedy() {
         nonce: Default::default(),
     });
     let (port, server) = says(hello.to_vec());
-    assert_refused(&run(port, &[], KEY), "bring both to the same release");
+    assert_refused(&run(port, &[], KEY), "use the same release at both ends");
     server.join().unwrap();
 }
 
@@ -180,7 +180,7 @@ fn far_end_that_closes_before_greeting_is_named() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let proxy = std::thread::spawn(move || drop(listener.accept()));
-    assert_refused(&run(port, &[], KEY), "a proxy or firewall on the way");
+    assert_refused(&run(port, &[], KEY), "a proxy or firewall on the path");
     proxy.join().unwrap();
 }
 
@@ -219,7 +219,7 @@ fn invalid_busy_or_refusing_iperf3_server_is_named() {
     drop(taken);
     let arguments = ["run", "127.0.0.1", "--iperf3", &port];
     let output = measure(&arguments, "").output().unwrap();
-    assert_refused(&output, "no iperf3 server listens there");
+    assert_refused(&output, "no iperf3 server listens at this port");
 }
 
 /// A service over loopback, in 80 columns, without criteria: it is measured and not judged. A frame
