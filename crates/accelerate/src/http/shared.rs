@@ -583,7 +583,7 @@ impl SharedCache {
         let found = self.with(|shared| shared.index.look_up(wall, key, head));
         match self.may_stand_for_server(now) {
             true => found,
-            false => found.to_confirm(head),
+            false => found.until_confirmed(head),
         }
     }
 

@@ -77,7 +77,7 @@ pub(crate) enum LookUp<H> {
 
 impl<H> LookUp<H> {
     /// The same for a client that may be answered only after the server has confirmed what is stored.
-    pub(crate) fn to_confirm(self, request: &RequestHead) -> Self {
+    pub(crate) fn until_confirmed(self, request: &RequestHead) -> Self {
         match self {
             Self::Fresh(stored) | Self::StaleWhileRevalidate(stored) => {
                 match CacheDirectives::of_request(&request.fields).only_if_cached {
