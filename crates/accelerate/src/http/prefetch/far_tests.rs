@@ -351,6 +351,7 @@ fn url_with_query_is_fetched_once_its_client_asked() {
     assert_eq!(stand.targets(), ["/d/a.png?v=1"]);
     // Another client does not learn by it what this one has asked for.
     let mut other = FarStand::for_client(3, memory, settings);
+    other.wait(2 * ASKED_FOR);
     other.page("<img src='a.png?v=1'>");
     assert_eq!(other.targets(), Vec::<String>::new());
 }
