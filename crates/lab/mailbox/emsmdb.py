@@ -9,7 +9,7 @@ import uuid
 import buffers
 import rops
 from ndr import NdrReader, NdrWriter
-from rpc_server import UNKNOWN_OPNUM, CONTEXT_MISMATCH, RpcFault
+from rpc_server import CONTEXT_MISMATCH, UNKNOWN_OPNUM, RpcFault, groups
 
 EMSMDB = uuid.UUID("a4f1db00-ca47-1067-b31f-00dd010662da").bytes_le + struct.pack("<HH", 0, 81)
 ASYNC_EMSMDB = uuid.UUID("5261574a-4572-206e-b268-6b199213b4e4").bytes_le + struct.pack("<HH", 0, 1)
@@ -28,14 +28,19 @@ WAIT_SECONDS = 300
 RPC_FORMAT, RPC_FAILED, INVALID_PARAMETER = 0x4B6, 0x80040115, 0x80070057
 LOGON_FAILED, UNKNOWN_USER, REJECTED = 0x80040111, 0x3EB, 0x7EE
 NOTIFICATION_PENDING = 1
+# Bytes that cannot be read end in one of these.
+FORMAT_ERRORS = (ValueError, LookupError, struct.error)
+# Types of auxiliary blocks ([MS-OXCRPC] §2.2.2.2).
+PERF_REQUEST, PERF_SESSION, ORGANISATION = 0x01, 0x04, 0x17
 
 
 class Session:
     """A session context: what a context handle stands for."""
 
-    def __init__(self, handle, user, processor):
+    def __init__(self, handle, user, group, processor):
         self.handle = handle
         self.user = user
+        self.group = group
         self.processor = processor
         self.lock = threading.Lock()
         self.waiter = None
@@ -72,6 +77,7 @@ class EmsmdbService:
         self.sessions = {}
         self.waits = {}
         self.numbers = itertools.count(1)
+        groups.run_down.append(self.run_down)
         self.methods = {
             0: self.connect, 1: self.disconnect, 2: self.rpc, 4: self.register_push, 6: self.dummy,
             10: self.connect_extended, 11: self.rpc_extended, 14: self.async_connect,
@@ -94,7 +100,9 @@ class EmsmdbService:
 
     def open_session(self, call):
         handle = self.new_handle()
-        self.sessions[handle] = Session(handle, call.user, rops.RopProcessor(self.mailbox, self.log))
+        self.sessions[handle] = Session(
+            handle, call.user, call.connection.group, rops.RopProcessor(self.mailbox, self.log)
+        )
         return handle
 
     def connect_status(self, call, name):
@@ -111,8 +119,7 @@ class EmsmdbService:
 
     def connect_extended(self, call, reader):
         name, _, version, stamp = self.connect_request(reader)
-        reader.array()
-        reader.u32()
+        check_auxiliary(reader)
         limit = reader.u32()
         status = self.connect_status(call, name)
         writer = self.connect_reply(self.open_session(call) if status == 0 else bytes(20))
@@ -140,13 +147,22 @@ class EmsmdbService:
 
     def disconnect(self, call, reader):
         handle = reader.context()
-        session = self.sessions.pop(handle, None)
-        if session is None:
-            raise RpcFault(CONTEXT_MISMATCH)
+        self.session(call, handle)
+        self.close_session(handle)
+        return NdrWriter().context(bytes(20)).u32(0).bytes()
+
+    def close_session(self, handle):
+        session = self.sessions.pop(handle)
+        self.waits = {each: known for each, known in self.waits.items() if known is not session}
         session.end_wait(0, RPC_FAILED)
         with self.mailbox.lock:
             session.processor.close()
-        return NdrWriter().context(bytes(20)).u32(0).bytes()
+
+    def run_down(self, group):
+        """Ends the sessions of a client whose connections are all closed."""
+        for handle in [each.handle for each in self.sessions.values() if each.group == group]:
+            self.log("a session ends with its client's last connection")
+            self.close_session(handle)
 
     def register_push(self, call, reader):
         handle = reader.context()
@@ -171,8 +187,8 @@ class EmsmdbService:
                     request, handles = buffers.unpack_rops(buffers.obfuscate(data))
                     answers, handles = session.processor.execute(request, handles, room)
                     answer = buffers.obfuscate(buffers.pack_rops(answers, handles))
-                except ValueError as error:
-                    self.log(f"EcDoRpc: {error}")
+                except FORMAT_ERRORS as error:
+                    self.log(f"EcDoRpc: {error!r}")
                     status = RPC_FORMAT
         return NdrWriter().context(handle).varying(answer, room).u16(len(answer)).u32(status).bytes()
 
@@ -182,8 +198,7 @@ class EmsmdbService:
         flags = reader.u32()
         data = reader.array()
         size, room = reader.u32(), reader.u32()
-        reader.array()
-        reader.u32()
+        check_auxiliary(reader)
         reader.u32()
         session = self.session(call, handle)
         answer, status = b"", 0
@@ -195,8 +210,8 @@ class EmsmdbService:
             with session.lock:
                 try:
                     answer = self.run_extended(session.processor, data, flags, min(room, MAX_INPUT))
-                except ValueError as error:
-                    self.log(f"EcDoRpcExt2: {error}")
+                except FORMAT_ERRORS as error:
+                    self.log(f"EcDoRpcExt2: {error!r}")
                     status = RPC_FORMAT
         writer = NdrWriter().context(handle).u32(0)
         writer.varying(answer).u32(len(answer)).varying(b"").u32(0, 0, status)
@@ -220,11 +235,10 @@ class EmsmdbService:
             answers.append(buffers.pack_rops(answer, processor.handles))
         may_compress = not flags & buffers.NO_COMPRESSION
         may_obfuscate = not flags & buffers.NO_XOR_MAGIC
+        last = len(answers) - 1
         return b"".join(
-            buffers.pack_extended(
-                each, buffers.LAST if each is answers[-1] else 0, may_compress, may_obfuscate
-            )
-            for each in answers
+            buffers.pack_extended(each, buffers.LAST if number == last else 0, may_compress, may_obfuscate)
+            for number, each in enumerate(answers)
         )
 
     def async_connect(self, call, reader):
@@ -253,7 +267,26 @@ class EmsmdbService:
         return None
 
 
+def check_auxiliary(reader):
+    """Reads rgbAuxIn and its size, whose blocks must fill it."""
+    data, size = reader.array(), reader.u32()
+    if size != len(data) or size > MAX_AUXILIARY:
+        raise ValueError(f"{size} auxiliary bytes, {len(data)} are there")
+    for payload in buffers.unpack_extended(data) if data else ():
+        at = 0
+        while at < len(payload):
+            (length,) = struct.unpack_from("<H", payload, at)
+            if length < 4 or at + length > len(payload):
+                raise ValueError(f"an auxiliary block of {length} bytes at {at} of {len(payload)}")
+            at += length
+
+
 def auxiliary_out():
-    """Server capabilities: AUX_EXORGINFO, no public folders, in an extended buffer ([MS-OXCRPC] §2.2.2.2.17)."""
-    block = struct.pack("<HBBI", 8, 1, 0x16, 0)
-    return struct.pack("<4H", 0, buffers.LAST, len(block), len(block)) + block
+    """AUX_EXORGINFO without public folders, in an extended buffer ([MS-OXCRPC] §2.2.2.2.17)."""
+    return auxiliary_block(ORGANISATION, struct.pack("<I", 0))
+
+
+def auxiliary_block(kind, body, may_obfuscate=False):
+    """One block in an extended buffer."""
+    block = struct.pack("<HBB", 4 + len(body), 1, kind) + body
+    return buffers.pack_extended(block, buffers.LAST, False, may_obfuscate)

@@ -15,8 +15,8 @@ NULL_OBJECT, NOT_SUPPORTED, NOT_FOUND, ACCESS_DENIED = 0x4B9, 0x80040102, 0x8004
 INVALID_PARAMETER, RPC_FORMAT, SEEK_ERROR, STREAM_TOO_LARGE = 0x80070057, 0x4B6, 0x80030019, 0x80040305
 WRITE_FAULT, STREAM_READ_ONLY, SUBMIT_NO_RECIPIENTS = 0x8003001D, 0x80030005, 0x4D8
 NO_HANDLE = 0xFFFFFFFF
-# A stream longer than this is refused.
-MAX_STREAM = 0x7FFFFFFF
+# A stream longer than this is refused: more than twice what OC-1 carries in 30 s.
+MAX_STREAM = 1 << 29
 # Handles of one session.
 MAX_HANDLES = 4096
 # Rows of strings are cut to this count of characters ([MS-OXCTABL] §2.2.1.1).

@@ -30,7 +30,34 @@ MAX_CALLS = 64
 ACCESS_DENIED, BAD_STUB, CALL_FAILED = 5, 0x6F7, 0x6BE
 UNKNOWN_OPNUM, UNKNOWN_INTERFACE, CONTEXT_MISMATCH = 0x1C010002, 0x1C010003, 0x1C00001A
 
-groups = itertools.count(0x1000)
+
+class AssociationGroups:
+    """Connections of one client belong together: context handles live until the last of them closes."""
+
+    def __init__(self):
+        self.numbers = itertools.count(0x1000)
+        self.members = {}
+        self.lock = threading.Lock()
+        self.run_down = []
+
+    def join(self, wanted):
+        """The group that a bind asks for, or a new one."""
+        with self.lock:
+            group = wanted if wanted in self.members else next(self.numbers)
+            self.members[group] = self.members.get(group, 0) + 1
+            return group
+
+    def leave(self, group):
+        with self.lock:
+            self.members[group] -= 1
+            if self.members[group]:
+                return
+            del self.members[group]
+        for function in self.run_down:
+            function(group)
+
+
+groups = AssociationGroups()
 
 
 class RpcFault(Exception):
@@ -87,7 +114,7 @@ class Connection:
         self.interfaces = interfaces
         self.credentials = credentials
         self.log = log
-        self.group = next(groups)
+        self.group = None
         self.contexts = {}
         self.securities = {}
         self.partial = {}
@@ -98,13 +125,15 @@ class Connection:
         try:
             while self.read_pdu():
                 pass
-        except (SecurityError, ProtocolError) as error:
+        except (SecurityError, ProtocolError, struct.error) as error:
             self.log(f"connection ended: {error}")
         except OSError:
             pass
         finally:
             self.input.close()
             self.sock.close()
+            if self.group is not None:
+                groups.leave(self.group)
 
     def read_pdu(self):
         header = self.input.read(16)
@@ -162,6 +191,8 @@ class Connection:
             results += self.bind_context(context_id, abstract, offered)
         if kind == BIND:
             self.max_send = max(1432, min(max_receive, MAX_FRAGMENT))
+            if self.group is None:
+                self.group = groups.join(group)
         try:
             state, token = self.take_token(pdu, auth_length, trailer_at)
         except SecurityError as error:
@@ -169,7 +200,7 @@ class Connection:
             self.send_pdu(BIND_NAK, FIRST | LAST, call_id, struct.pack("<HB", 8, 0))
             raise
         address = f"{self.sock.getsockname()[1]}\0".encode() if kind == BIND else b""
-        body = struct.pack("<HHIH", self.max_send, min(max_send, MAX_FRAGMENT), group or self.group, len(address))
+        body = struct.pack("<HHIH", self.max_send, min(max_send, MAX_FRAGMENT), self.group or 0, len(address))
         body += address
         body += bytes(-(len(body) + 16) % 4)
         body += struct.pack("<I", count) + results
@@ -240,7 +271,7 @@ class Connection:
             answer = interface(call, opnum, stub)
         except RpcFault as fault:
             self.fault(call, fault.status)
-        except ValueError as error:
+        except (ValueError, LookupError, struct.error) as error:
             # Of the readers of stubs; the client is told so, and may go on.
             self.log(f"bad stub data for operation {opnum}: {error!r}")
             self.fault(call, BAD_STUB)

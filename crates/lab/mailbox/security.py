@@ -323,6 +323,8 @@ class KerberosAcceptor:
             )[0]
         except crypto.InvalidChecksum:
             raise SecurityError("the ticket is not for this service's key") from None
+        if str(ticket["endtime"]) < time.strftime("%Y%m%d%H%M%SZ", time.gmtime()):
+            raise SecurityError("the ticket has expired")
         self.user = str(ticket["cname"]["name-string"][0])
         subkey = crypto.Key(session_key.enctype, os.urandom(len(session_key.contents)))
         number = int.from_bytes(os.urandom(4), "big") & 0x3FFFFFFF

@@ -1,5 +1,6 @@
 """A client's session with a mailbox, in either generation, and the record of its calls."""
 
+import struct
 import time
 
 import answers
@@ -12,6 +13,8 @@ USER_DN = b"/o=Lab/ou=First Administrative Group/cn=Recipients/cn=reader"
 # Outlook XP (10.0.2627.1) and Outlook 2003 (11.0.5604.0).
 VERSIONS = {"outlook-xp": (10, 2627, 1), "outlook-2003": (11, 5604, 0)}
 NO_HANDLE = 0xFFFFFFFF
+# What a client says of its session in auxiliary blocks.
+SESSION_NUMBER, SESSION_GUID = 1, bytes(range(16))
 
 # EcDoRpc's sizes have 16 bits; Outlook XP offers this for the answer.
 XP_ROOM = 0x7FFF
@@ -98,6 +101,7 @@ class MailSession:
                 | (buffers.CHAIN if self.is_optimised else 0)
                 | (buffers.NO_XOR_MAGIC if is_sealed else 0)
             )
+            self.may_obfuscate = not is_sealed
 
     def timed(self, step, function, *arguments):
         began = time.monotonic()
@@ -165,12 +169,32 @@ class MailSession:
         if self.is_xp:
             reader = NdrReader(self.timed("EcDoConnect", self.rpc.invoke, 0, writer.bytes()))
         else:
-            writer.array(b"").u32(0, emsmdb.MAX_AUXILIARY)
+            session = struct.pack("<HH", SESSION_NUMBER, 0) + SESSION_GUID
+            auxiliary = emsmdb.auxiliary_block(emsmdb.PERF_SESSION, session, self.may_obfuscate)
+            writer.array(auxiliary).u32(len(auxiliary), emsmdb.MAX_AUXILIARY)
             reader = NdrReader(self.timed("EcDoConnectEx", self.rpc.invoke, 10, writer.bytes()))
         self.handle = reader.context()
         status = int.from_bytes(reader.data[-4:], "little")
         if status:
             raise answers.AnswerError(f"the session is refused with {status:#x}")
+        if not self.is_xp:
+            self.read_connect_auxiliary(reader)
+
+    def read_connect_auxiliary(self, reader):
+        """Goes to the end of an answer to EcDoConnectEx, whose auxiliary blocks must be readable."""
+        for _ in range(3):
+            reader.u32()
+        reader.u16()
+        for _ in range(2):
+            if reader.u32():
+                reader.string()
+        for _ in range(6):
+            reader.u16()
+        reader.u32()
+        auxiliary = reader.varying()
+        if reader.u32() != len(auxiliary):
+            raise answers.AnswerError("the auxiliary buffer has another size than announced")
+        buffers.unpack_extended(auxiliary)
 
     def connect_notifications(self):
         """EcDoAsyncConnectEx, and AsyncEMSMDB on a connection of the same association group."""
@@ -239,13 +263,15 @@ class MailSession:
     def call_packed(self, payloads):
         """Several ROP buffers in one request; only uploads may do so."""
         may_compress = not self.flags & buffers.NO_COMPRESSION
-        may_obfuscate = not self.flags & buffers.NO_XOR_MAGIC
+        last = len(payloads) - 1
         data = b"".join(
-            buffers.pack_extended(each, buffers.LAST if each is payloads[-1] else 0, may_compress, may_obfuscate)
-            for each in payloads
+            buffers.pack_extended(each, buffers.LAST if number == last else 0, may_compress, self.may_obfuscate)
+            for number, each in enumerate(payloads)
         )
+        request = struct.pack("<HH", SESSION_NUMBER, self.recorder.calls & 0xFFFF)
+        auxiliary = emsmdb.auxiliary_block(emsmdb.PERF_REQUEST, request, self.may_obfuscate)
         writer = NdrWriter().context(self.handle).u32(self.flags).array(data).u32(len(data), self.room)
-        stub = writer.array(b"").u32(0, emsmdb.MAX_AUXILIARY).bytes()
+        stub = writer.array(auxiliary).u32(len(auxiliary), emsmdb.MAX_AUXILIARY).bytes()
         reader = NdrReader(self.rpc.invoke(11, stub))
         reader.context()
         reader.u32()
