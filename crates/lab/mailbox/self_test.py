@@ -17,10 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 import answers
 import buffers
 import clients
+import directory
 import emsmdb
 import lz77
 import rpc_client
@@ -328,6 +330,35 @@ def chaining_and_large_buffers_save_calls(bench):
     whole = -(-ATTACHMENT_BYTES // 0x7F00)
     check(calls["off"] == whole, f"{calls} instead of {whole} without optimisation")
     check(calls["on"] <= whole // 3 + 2 and calls["largest"] <= whole // 7 + 2, f"{calls}")
+
+
+def impacket_reads_the_directory(bench):
+    """impacket's own calls to the endpoint mapper, RFR and NSPI read our answers."""
+    from impacket.dcerpc.v5 import epm, nspi, oxabref, transport
+
+    ports = bench.need_server()
+
+    def connect(port):
+        rpc = transport.DCERPCTransportFactory(f"ncacn_ip_tcp:{bench.address}[{port}]").get_dce_rpc()
+        rpc.connect()
+        return rpc
+
+    rpc = connect(ports["endpoint_mapper"])
+    for interface, port in ((emsmdb.EMSMDB, "mailbox"), (directory.NSPI, "directory"), (directory.RFR, "directory")):
+        found = epm.hept_map(bench.address, interface, protocol="ncacn_ip_tcp", dce=rpc)
+        check(found == f"ncacn_ip_tcp:{bench.address}[{ports[port]}]", found)
+    rpc = connect(ports["directory"])
+    rpc.bind(directory.RFR)
+    answer = oxabref.hRfrGetNewDSA(rpc, "/o=Lab/cn=reader\0")
+    check(b"mail" in answer.getData(), f"RfrGetNewDSA says {answer.getData()}")
+    rpc = connect(ports["directory"])
+    rpc.bind(directory.NSPI)
+    handle = nspi.hNspiBind(rpc)["contextHandle"]
+    found = nspi.hNspiDNToMId(rpc, handle, ["/o=Lab/cn=reader\0"])["ppOutMIds"]["aulPropTag"]
+    check([each["Data"] for each in found] == [directory.MAIL_USER], f"identifiers {found}")
+    answer = nspi.hNspiGetProps(rpc, handle, CurrentRec=directory.MAIL_USER, pPropTags=[0x3001001E, 0x39FE001E])
+    row = nspi.simplifyPropertyRow(answer["ppRows"])
+    check(b"reader@lab.test" in str(row).encode(), f"properties {row}")
 
 
 def stock_impacket_agrees_with_the_fast_client(bench):
@@ -644,8 +675,8 @@ TESTS = [
     lz77_examples_of_the_specification, lz77_returns_what_was_compressed, lz77_refuses_damaged_data,
     extended_buffers_return_their_payload, unknown_and_refused_rops, every_action_under_every_protection,
     client_programs_print_one_line, sent_attachments_arrive_whole, chaining_and_large_buffers_save_calls,
-    stock_impacket_agrees_with_the_fast_client, wrong_passwords_and_missing_signatures_are_refused,
-    random_calls_are_the_same_from_a_fresh_server,
+    impacket_reads_the_directory, stock_impacket_agrees_with_the_fast_client,
+    wrong_passwords_and_missing_signatures_are_refused, random_calls_are_the_same_from_a_fresh_server,
     notifications_end_a_long_poll, damaged_calls_do_not_end_the_server, sessions_end_with_their_connection,
     limits_of_time_end_transfers, tshark_accepts_the_traffic,
 ]
@@ -671,6 +702,10 @@ def main():
                 outcome = f"left out: {reason}"
             except AssertionError as error:
                 outcome = f"FAILED: {error}"
+                failed += 1
+            except Exception as error:
+                traceback.print_exc()
+                outcome = f"FAILED: {error!r}"
                 failed += 1
             print(f"{name}: {outcome} ({time.monotonic() - began:.1f} s)", flush=True)
     finally:
