@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn report_of_2006_has_80_cells_and_30_with_loss() {
+    fn published_tests_are_80_and_30_with_loss() {
         let plan = scenario("wx-2006.toml");
         let cells = expand(&plan);
         assert_eq!(cells.len(), count(&plan));

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::calibration::LinkCalibration;
 use super::plan::CellPlan;
 use super::sizes::CellSizes;
 use crate::recording::TrafficCounts;
@@ -128,6 +129,7 @@ pub struct CellFile {
 enum JournalLine {
     Campaign(Box<CampaignHeader>),
     Attempt(Box<SeriesAttempt>),
+    Calibration(Box<LinkCalibration>),
 }
 
 /// The journal of one campaign.
@@ -139,6 +141,8 @@ pub struct CampaignJournal {
     pub header: CampaignHeader,
     /// Attempts in the order in which they ended.
     pub attempts: Vec<SeriesAttempt>,
+    /// Calibration of the link, where the plan has one.
+    pub calibration: Option<LinkCalibration>,
 }
 
 impl CellPass {
@@ -235,13 +239,16 @@ impl CampaignJournal {
     /// Fails when there is none or it is damaged before its last line.
     pub fn read(directory: &Path) -> Result<Self> {
         let path = directory.join(FILE_NAME);
-        let (header, attempts, _) = read_lines(&path)?;
-        let header = header.with_context(|| format!("{} has no first line", path.display()))?;
+        let found = read_lines(&path)?;
+        let header = found
+            .header
+            .with_context(|| format!("{} has no first line", path.display()))?;
         Ok(Self {
             path,
             file: None,
             header,
-            attempts,
+            attempts: found.attempts,
+            calibration: found.calibration,
         })
     }
 
@@ -252,9 +259,9 @@ impl CampaignJournal {
     pub fn open(directory: &Path, header: &CampaignHeader) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
         let path = directory.join(FILE_NAME);
-        let (found, attempts, whole_bytes) = match path.exists() {
+        let lines = match path.exists() {
             true => read_lines(&path)?,
-            false => (None, Vec::new(), 0),
+            false => JournalLines::default(),
         };
         let file = OpenOptions::new()
             .create(true)
@@ -262,14 +269,15 @@ impl CampaignJournal {
             .open(&path)
             .with_context(|| format!("opening {}", path.display()))?;
         // Half a line is left where the campaign was killed while it wrote.
-        file.set_len(whole_bytes)?;
+        file.set_len(lines.whole_bytes)?;
         let mut journal = Self {
             path,
             file: Some(file),
             header: header.clone(),
-            attempts,
+            attempts: lines.attempts,
+            calibration: lines.calibration,
         };
-        match found {
+        match lines.header {
             Some(found) => {
                 let is_same = found.plan == header.plan && found.span_s == header.span_s;
                 ensure!(
@@ -299,6 +307,16 @@ impl CampaignJournal {
         Ok(())
     }
 
+    /// Writes the calibration, as [`Self::add`] does an attempt.
+    ///
+    /// # Errors
+    /// Fails when it cannot be written.
+    pub fn add_calibration(&mut self, calibration: LinkCalibration) -> Result<()> {
+        self.append(&JournalLine::Calibration(Box::new(calibration.clone())))?;
+        self.calibration = Some(calibration);
+        Ok(())
+    }
+
     /// Attempts of a series, in order.
     pub fn attempts_of(&self, series: &str) -> impl Iterator<Item = &SeriesAttempt> {
         self.attempts
@@ -318,8 +336,17 @@ impl CampaignJournal {
     }
 }
 
-/// The lines of a journal, and the bytes of its whole lines.
-fn read_lines(path: &Path) -> Result<(Option<CampaignHeader>, Vec<SeriesAttempt>, u64)> {
+/// Content of a journal file.
+#[derive(Default)]
+struct JournalLines {
+    header: Option<CampaignHeader>,
+    attempts: Vec<SeriesAttempt>,
+    calibration: Option<LinkCalibration>,
+    /// Bytes of its whole lines.
+    whole_bytes: u64,
+}
+
+fn read_lines(path: &Path) -> Result<JournalLines> {
     let length = fs::metadata(path)
         .with_context(|| format!("reading {}", path.display()))?
         .len();
@@ -333,8 +360,10 @@ fn read_lines(path: &Path) -> Result<(Option<CampaignHeader>, Vec<SeriesAttempt>
         .iter()
         .rposition(|byte| *byte == b'\n')
         .map_or(0, |last| last + 1);
-    let mut header = None;
-    let mut attempts = Vec::new();
+    let mut lines = JournalLines {
+        whole_bytes: whole as u64,
+        ..JournalLines::default()
+    };
     for (number, line) in bytes[..whole].split(|byte| *byte == b'\n').enumerate() {
         if line.is_empty() {
             continue;
@@ -349,12 +378,13 @@ fn read_lines(path: &Path) -> Result<(Option<CampaignHeader>, Vec<SeriesAttempt>
                     path.display(),
                     found.format_version
                 );
-                header = Some(*found);
+                lines.header = Some(*found);
             }
-            JournalLine::Attempt(attempt) => attempts.push(*attempt),
+            JournalLine::Attempt(attempt) => lines.attempts.push(*attempt),
+            JournalLine::Calibration(found) => lines.calibration = Some(*found),
         }
     }
-    Ok((header, attempts, whole as u64))
+    Ok(lines)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! repeated as a whole. The journal is the only result: every finished attempt is one line of it, so a
 //! killed campaign continues where it was, and a report can be made at any time.
 
+mod calibration;
 mod expansion;
 mod journal;
 mod plan;
@@ -15,6 +16,7 @@ mod results;
 mod runner;
 mod sizes;
 
+pub use calibration::{CalibratedQuantity, CalibrationRow, LinkCalibration};
 pub use expansion::{CellLoad, CellSeries, PlannedCell, expand, series};
 pub use journal::{
     CampaignHeader, CampaignJournal, CellPass, FILE_NAME as JOURNAL_FILE, SeriesAttempt,

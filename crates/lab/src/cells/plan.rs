@@ -134,6 +134,9 @@ pub struct CellPlan {
     /// Time that nodes carry other data over the link before a cell.
     #[serde(default = "no_warm_up", deserialize_with = "spanned_duration")]
     pub warm_up: Spanned<Duration>,
+    /// True if the emulated link is measured before the first cell.
+    #[serde(default)]
+    pub calibrate: bool,
     /// Links.
     #[serde(default, rename = "link")]
     pub links: Vec<PlanLink>,

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::calibration::{self, CalibratedQuantity, CalibrationRow, LinkCalibration};
 use super::expansion::{self, CellLoad, CellSeries, PlannedCell};
 use super::journal::{CampaignHeader, CampaignJournal, CellFile, CellPass, SeriesAttempt, now};
 use super::plan::{CacheState, CellMode, CellPlan, CellWorkload};
@@ -46,6 +47,8 @@ const ANSWER_BYTES: u64 = 80;
 const FREE_LEAST_BYTES: u64 = 1 << 30;
 /// Name of the file that warms a path up.
 const WARM_UP_FILE: &str = "warm-up.bin";
+/// Rate that sizes the transfer over the emulator without any setting.
+const UNLIMITED_BIT_S: f64 = 100e6;
 /// Name of a cell's document.
 const DOCUMENT_FILE: &str = "document.bin";
 
@@ -110,6 +113,15 @@ pub fn run(
     let mut clock = RemainingTime::new(plan, &left, options.sizes);
     let run = LabRun::create(environment)?;
     let mut campaign = RunningCells::prepare(&run, plan, options, &needs, progress)?;
+    if plan.calibrate && journal.calibration.is_none() {
+        progress.step(0.0, "calibrating the link");
+        match campaign.calibrate() {
+            Ok(calibration) => journal.add_calibration(calibration)?,
+            Err(error) if kernel::interrupted() => return Err(error),
+            // The next start of the campaign tries again.
+            Err(error) => progress.note(&format!("the link is not calibrated: {error:#}")),
+        }
+    }
     for series in left {
         while !is_finished(&journal, series) {
             let number = journal.attempts_of(&series.key).count() as u32 + 1;
@@ -351,6 +363,75 @@ impl<'a> RunningCells<'a> {
         })
     }
 
+    /// Measures the emulated link at the settings of the published appendix.
+    fn calibrate(&mut self) -> Result<LinkCalibration> {
+        let started = now();
+        let mut rows = Vec::new();
+        for (quantity, configured) in calibration::settings() {
+            wait::not_interrupted()?;
+            let arguments = calibration::arguments(quantity, configured, self.plan.seed);
+            let mut emulator = self
+                .topology
+                .start_emulator(self.run, &self.logs, &arguments)?;
+            let (measured, expected) = match quantity {
+                CalibratedQuantity::Bandwidth => (
+                    self.measure_bandwidth(configured)?,
+                    configured.map(|rate| rate * calibration::PAYLOAD_SHARE),
+                ),
+                CalibratedQuantity::Delay => {
+                    let delay = Duration::from_secs_f64(configured.unwrap_or(0.0) / 1e3);
+                    let measured = calibration::measure_delay(&self.topology, delay)?;
+                    (measured, configured)
+                }
+                CalibratedQuantity::Loss => {
+                    (calibration::measure_loss(&self.topology)?, configured)
+                }
+            };
+            emulator.stop(ProcessSignal::Terminate)?;
+            rows.push(CalibrationRow {
+                quantity,
+                configured,
+                measured,
+                expected,
+            });
+        }
+        Ok(LinkCalibration { started, rows })
+    }
+
+    /// Payload of a download in bit/s, from a capture.
+    fn measure_bandwidth(&mut self, configured: Option<f64>) -> Result<f64> {
+        let rate = configured.unwrap_or(UNLIMITED_BIT_S);
+        let bytes = rate / 8.0 * calibration::BANDWIDTH_SPAN.as_secs_f64();
+        let files = FileSet::random(self.plan.seed, DOCUMENT_FILE, bytes as u64);
+        let label = format!("calibration-{rate:.0}-{}", CacheState::RandomOnce.name());
+        let mut recorder = PacketRecorder::start(
+            self.run,
+            &self.topology,
+            &self.captures,
+            &self.logs,
+            &format!("calibration-{rate:.0}"),
+        )?;
+        files.write_to(self.servers.files())?;
+        recorder.mark(&self.markers, MarkerEdge::Begin, &label)?;
+        let workload = WorkloadKind::HttpDownload;
+        let outcome = self.bench().run(workload, &files, &label)?;
+        recorder.mark(&self.markers, MarkerEdge::End, &label)?;
+        std::fs::remove_file(self.servers.files().join(DOCUMENT_FILE))?;
+        let captures = recorder.finish()?;
+        if let Some(failure) = outcome.failure {
+            anyhow::bail!("calibrating {rate:.0} bit/s: {failure}");
+        }
+        let client = capture::read(&captures.client)?;
+        let wan = capture::read(&captures.wan)?;
+        let names = [DOCUMENT_FILE];
+        let found = recording::transfers(&client, &wan, workload, &label, &names)?;
+        let seconds = found
+            .first()
+            .map_or(0.0, |each| each.elapsed().as_secs_f64());
+        let sent = files.total_bytes() as f64;
+        Ok(sent * 8.0 / seconds.max(1e-9))
+    }
+
     /// Runs a series once.
     ///
     /// # Errors
@@ -494,7 +575,7 @@ impl<'a> RunningCells<'a> {
         Ok(nodes)
     }
 
-    /// What a cell transfers.
+    /// Contents that a cell transfers.
     fn contents(&self, cell: &PlannedCell) -> Result<FileSet> {
         let names = match &cell.load {
             CellLoad::Document { .. } => {

@@ -14,7 +14,8 @@ use super::tables::{CellTable, TurningPoint, baseline_of, own_figure, published_
 use super::{TransferFigures, published};
 use crate::campaign::PassKind;
 use crate::cells::{
-    CampaignOutcome, CellMode, CellResult, CellSizes, CellStatus, FecSetting, PublishedEvaluation,
+    CalibratedQuantity, CampaignOutcome, CellMode, CellResult, CellSizes, CellStatus, FecSetting,
+    PublishedEvaluation,
 };
 use crate::workload::WorkloadKind;
 
@@ -22,7 +23,7 @@ use crate::workload::WorkloadKind;
 const CAMPAIGN_STYLE: &str = "
 svg.narrow { display: none; }
 h2, h3 { break-after: avoid; } figure { margin: 0.6rem 0; break-inside: avoid; }
-th { vertical-align: bottom; } td.text, th.text { text-align: left; }
+th { vertical-align: bottom; } thead tr + tr th:first-child { text-align: right; } td.text, th.text { text-align: left; }
 .quiet { opacity: 0.7; }
 code, td.text { overflow-wrap: anywhere; }
 @media (max-width: 640px) {
@@ -67,6 +68,7 @@ pub fn campaign_html(outcome: &CampaignOutcome) -> Result<String> {
         write_table(&mut out, outcome, index, table)?;
     }
     write_files(&mut out, outcome)?;
+    write_calibration(&mut out, outcome)?;
     write_method(&mut out, outcome)?;
     out += "</body></html>\n";
     Ok(out)
@@ -196,13 +198,18 @@ fn write_table(
         true => "FEC",
         false => "mode",
     };
+    let units = "<th>kB/s</th><th>benefit %</th>";
     write!(
         out,
-        "<table><thead><tr><th>{first}</th><th class=\"text\">{second}</th><th>ours kB/s</th>\
-         <th>ours benefit</th>"
+        "<table><thead><tr><th rowspan=\"2\">{first}</th><th class=\"text\" rowspan=\"2\">{second}</th>\
+         <th colspan=\"2\">ours</th>"
     )?;
     if has_published {
-        *out += "<th>published kB/s</th><th>published benefit</th><th>ours ÷ published</th>";
+        *out += "<th colspan=\"2\">published</th><th rowspan=\"2\">ours ÷<br>publ.</th>";
+    }
+    write!(out, "</tr><tr>{units}")?;
+    if has_published {
+        *out += units;
     }
     *out += "</tr></thead><tbody>\n";
     let mut ordered: Vec<&CellResult> = table.cells.clone();
@@ -251,7 +258,7 @@ fn write_row(
             .and_then(figure)
             .zip(figure(result))
             .and_then(|(base, own)| statistics::benefit_percent(base, own));
-        percent.map_or("–".to_owned(), |percent| format!("{percent:+.1} %"))
+        percent.map_or("–".to_owned(), |percent| format!("{percent:+.1}"))
     };
     write!(
         out,
@@ -573,6 +580,49 @@ fn write_office(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
              rename. Opening runs from its CREATE to the last answer before the temporary \
              file&rsquo;s CREATE, saving from there to the last answer before the client leaves. \
              Log-on and share mount lie before the timed span.</p>\n";
+    Ok(())
+}
+
+/// Tables 20 to 23: the emulated link itself.
+fn write_calibration(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
+    let Some(calibration) = &outcome.journal.calibration else {
+        return Ok(());
+    };
+    writeln!(
+        out,
+        "<h2>Calibration of the link (published: tables 20 to 23)</h2>\n\
+         <p>Measured {}, without nodes. Bandwidth is the payload of one TCP connection, expected \
+         rate × 1448 ÷ 1500; delay is half of a median round trip; loss is the share of 10,000 \
+         datagrams that do not arrive. The rows without a setting show what the machine itself \
+         adds.</p>\n<table><thead><tr><th>quantity</th><th>setting</th><th>measured</th>\
+         <th>of expected</th><th>published</th></tr></thead><tbody>",
+        escape(&calibration.started)
+    )?;
+    for row in &calibration.rows {
+        let (name, unit, scale) = match row.quantity {
+            CalibratedQuantity::Bandwidth => ("bandwidth", "kbit/s", 1e-3),
+            CalibratedQuantity::Delay => ("delay", "ms", 1.0),
+            CalibratedQuantity::Loss => ("loss", "%", 100.0),
+        };
+        let text = |value: f64| format!("{:.3} {unit}", value * scale);
+        let share = row
+            .expected
+            .filter(|expected| *expected > 0.0)
+            .map_or("–".to_owned(), |each| {
+                format!("{:.2} %", row.measured / each * 100.0)
+            });
+        let published = row
+            .configured
+            .and_then(|configured| published::calibration(row.quantity, configured));
+        writeln!(
+            out,
+            "<tr><td>{name}</td><td>{}</td><td>{}</td><td>{share}</td><td>{}</td></tr>",
+            row.configured.map_or("none".to_owned(), text),
+            text(row.measured),
+            published.map_or("–".to_owned(), text)
+        )?;
+    }
+    *out += "</tbody></table>\n";
     Ok(())
 }
 

@@ -42,6 +42,7 @@ pub fn campaign_json(outcome: &CampaignOutcome) -> Value {
         "rows": rows,
         "attempts": outcome.journal.attempts.len(),
         "faults": outcome.faults(),
+        "calibration": outcome.journal.calibration,
         "certificate": header.certificate,
         "machine": header.machine,
     })

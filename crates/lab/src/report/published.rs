@@ -8,7 +8,7 @@
 
 use serde::Serialize;
 
-use crate::cells::{CellMode, FecSetting, PlannedCell, PublishedEvaluation};
+use crate::cells::{CalibratedQuantity, CellMode, FecSetting, PlannedCell, PublishedEvaluation};
 
 /// Published throughput of a cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,6 +54,30 @@ pub fn throughput(from: PublishedEvaluation, cell: &PlannedCell) -> Option<Publi
         }
     };
     number(text).map(|kb_s| PublishedThroughput { kb_s })
+}
+
+/// Published measurement of an emulator at one setting (tables 21 to 23): bit/s, milliseconds or a
+/// share.
+#[must_use]
+pub fn calibration(quantity: CalibratedQuantity, configured: f64) -> Option<f64> {
+    let name = match quantity {
+        CalibratedQuantity::Bandwidth => "bandwidth",
+        CalibratedQuantity::Delay => "delay",
+        CalibratedQuantity::Loss => "loss",
+    };
+    let scale = |unit: &str| match unit {
+        "kbit/s" => 1e3,
+        "Mbit/s" => 1e6,
+        "percent" => 0.01,
+        _ => 1.0,
+    };
+    rows(include_str!("published/wx_emulator_calibration.csv"))
+        .filter(|row| row[0] == name)
+        .find_map(|row| {
+            let number = |text: &str| text.parse::<f64>().ok().map(|value| value * scale(row[2]));
+            let is_same = (number(row[1])? - configured).abs() < SAME * configured.max(1.0);
+            is_same.then(|| number(row[3])).flatten()
+        })
 }
 
 /// A file of the published set.
@@ -205,6 +229,16 @@ fn our_name(published: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn published_calibration_is_in_base_units() {
+        let of = calibration;
+        assert_eq!(of(CalibratedQuantity::Bandwidth, 64e3), Some(59_560.0));
+        assert_eq!(of(CalibratedQuantity::Delay, 2_000.0), Some(1_999.63));
+        let loss = of(CalibratedQuantity::Loss, 0.0005).unwrap();
+        assert!((loss - 0.0003).abs() < 1e-9);
+        assert_eq!(of(CalibratedQuantity::Loss, 0.02), None);
+    }
 
     #[test]
     fn every_published_time_names_an_existing_file() {

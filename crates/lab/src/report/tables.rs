@@ -172,7 +172,7 @@ impl CellTable<'_> {
     }
 }
 
-/// Where the logarithm of a ratio rises above zero and stays there.
+/// Finds the delay at which the logarithm of a ratio rises above zero and stays there.
 fn turning_point(ratios: &[(f64, f64)]) -> Option<TurningPoint> {
     let (_, last) = ratios.last()?;
     if *last <= 0.0 {
