@@ -101,7 +101,14 @@ fn watch(name: &str, arguments: &[String]) {
 /// Answers each connection, once its client has finished, with the client's address and the
 /// number of bytes it sent.
 fn serve(port: u16) {
-    let listener = TcpListener::bind(("::", port)).unwrap();
+    // The standard library's queue of 128 connections overflows in a crowd, and then the kernel resets
+    // some of them without any node.
+    let socket = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    let address = SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, port));
+    socket.bind(&address.into()).unwrap();
+    socket.listen(4_096).unwrap();
+    let listener = TcpListener::from(socket);
     println!("ready");
     for stream in listener.incoming() {
         let Ok(mut stream) = stream else { continue };
