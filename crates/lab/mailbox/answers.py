@@ -39,7 +39,7 @@ def recipients(index, rows):
     body = b""
     for number, (name, mail) in enumerate(rows):
         row = struct.pack("<H", 0x3 | 0x8 | 0x10 | 0x200)
-        row += b"".join(each.encode("utf-16-le") + b"\0\0" for each in (mail, name)) + b"\0\0"
+        row += b"".join(each.encode("utf-16-le") + b"\0\0" for each in (mail, name)) + struct.pack("<HB", 0, 0)
         body += struct.pack("<IBH", number, 1, len(row)) + row
     return request(0x0E, "BHH", index, 0, len(rows)) + body
 

@@ -1029,9 +1029,11 @@ def short(values):
 
 
 def recipient_body(name, mail):
-    """A recipient row without columns ([MS-OXCDATA] §2.8.3.2): SMTP address and display name in Unicode."""
+    """A recipient row without columns ([MS-OXCDATA] §2.8.3.2): SMTP address and display name in Unicode, a count of
+    columns, and a property row without values, which still has its flag."""
     flags = 0x3 | 0x8 | 0x10 | 0x200
-    return struct.pack("<H", flags) + b"".join(each.encode("utf-16-le") + b"\0\0" for each in (mail, name)) + b"\0\0"
+    texts = b"".join(each.encode("utf-16-le") + b"\0\0" for each in (mail, name))
+    return struct.pack("<H", flags) + texts + struct.pack("<HB", 0, 0)
 
 
 def recipient_row(kind, name, mail):
