@@ -33,6 +33,7 @@ mod contract;
 pub mod credentials;
 pub mod detect;
 pub mod http;
+pub mod pace;
 pub mod passthrough;
 pub mod registry;
 pub mod settings;

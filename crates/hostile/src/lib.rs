@@ -26,6 +26,7 @@ mod engine_peer;
 mod iperf3;
 mod lab_plan;
 mod link_files;
+mod mapi_rop;
 mod measure_wire;
 mod offload;
 mod proxy;
@@ -74,6 +75,26 @@ pub const ENTRIES: &[FuzzEntry] = &[
         name: "accelerate_halves",
         run: accelerator::halves,
         seeds: accelerator::halves_seeds,
+    },
+    FuzzEntry {
+        name: "mapi_compression",
+        run: mapi_rop::compression,
+        seeds: mapi_rop::compression_seeds,
+    },
+    FuzzEntry {
+        name: "mapi_stubs",
+        run: mapi_rop::stubs,
+        seeds: mapi_rop::stubs_seeds,
+    },
+    FuzzEntry {
+        name: "mapi_rops",
+        run: mapi_rop::lists,
+        seeds: mapi_rop::lists_seeds,
+    },
+    FuzzEntry {
+        name: "mapi_machines",
+        run: mapi_rop::machines,
+        seeds: mapi_rop::machines_seeds,
     },
     FuzzEntry {
         name: "accelerate_smb_structures",

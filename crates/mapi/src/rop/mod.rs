@@ -8,6 +8,9 @@ pub mod buffer;
 pub mod id;
 pub mod request;
 pub mod response;
+pub mod tactics;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod values;

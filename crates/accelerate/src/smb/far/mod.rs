@@ -40,7 +40,6 @@ mod open_ahead;
 mod opening;
 mod oplocks;
 mod outstanding;
-pub(crate) mod pace;
 pub(crate) mod read_ahead;
 mod requests;
 mod sealing;
@@ -56,6 +55,7 @@ use super::frames::{HalfFrame, TAKES_KEYS, TAKES_LEASES, TAKES_OFFERS, TAKES_SEA
 use super::keys::PendingSetUps;
 use super::wire::FileId;
 use super::wire::split::{ForeignFrame, Smb2MessageHead, Smb2Splitter, is_sealed};
+use crate::pace::ReadAheadPace;
 use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
 use connection::Smb2Connection;
 use ids::MessageIds;
@@ -63,7 +63,6 @@ use leases::{LeaseTable, RequestedLease};
 use message::GatheredMessage;
 use open::TrackedOpen;
 use outstanding::{OutstandingRequest, RequestTable};
-use pace::ReadAheadPace;
 use sessions::SessionTable;
 
 /// The state of the half; see the drawing above.

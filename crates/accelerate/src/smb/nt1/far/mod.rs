@@ -48,8 +48,8 @@ use super::wire::set_up::ClientCapabilities;
 use super::wire::split::{self, Smb1Splitter, UnreadableFrame};
 use super::wire::transaction::TransactionProgress;
 use super::wire::transfer::{ReadAndxRequest, WriteAndxRequest};
+use crate::pace::ReadAheadPace;
 use crate::smb::config::SmbSettings;
-use crate::smb::far::pace::ReadAheadPace;
 use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
 use open::{FilePosition, Smb1TrackedOpen};
 

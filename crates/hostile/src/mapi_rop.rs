@@ -1,0 +1,84 @@
+//! Entries of `mapi`: compressed data, the stubs of EMSMDB, lists of ROPs, and the two machines.
+
+use mapi::rop::testing;
+
+use crate::seed::{CorpusSeed, seed};
+
+/// Bytes as compressed data, and as data to compress.
+pub(crate) fn compression(bytes: &[u8]) {
+    testing::compression(bytes);
+}
+
+/// Good inputs for [`compression`].
+pub(crate) fn compression_seeds() -> Vec<CorpusSeed> {
+    let sample = |plain: &[u8]| {
+        let size = u16::try_from(plain.len()).expect("good inputs are small");
+        let compressed = mapi::emsmdb::lz77::compress(plain);
+        [&size.to_le_bytes()[..], &compressed].concat()
+    };
+    vec![
+        seed("letters", sample(b"abcdefghijklmnopqrstuvwxyz")),
+        seed("repeats", sample(&b"abc".repeat(100))),
+        seed("zeros", sample(&[0; 5000])),
+    ]
+}
+
+/// Bytes as every stub of EMSMDB.
+pub(crate) fn stubs(bytes: &[u8]) {
+    testing::stubs(bytes);
+}
+
+/// Good inputs for [`stubs`].
+pub(crate) fn stubs_seeds() -> Vec<CorpusSeed> {
+    const NAMES: [[&str; 2]; 2] = [
+        ["xp-request", "xp-response"],
+        ["extended-request", "extended-response"],
+    ];
+    let samples = NAMES.into_iter().zip(testing::samples());
+    samples
+        .flat_map(|(names, (_, request, response))| {
+            [seed(names[0], request), seed(names[1], response)]
+        })
+        .collect()
+}
+
+/// Bytes as lists of ROPs.
+pub(crate) fn lists(bytes: &[u8]) {
+    testing::lists(bytes);
+}
+
+/// Good inputs for [`lists`].
+pub(crate) fn lists_seeds() -> Vec<CorpusSeed> {
+    let asked = [0x2c, 0, 0, 4, 0, 0x5e, 0, 0];
+    let answered = [
+        0x2c, 0, 0, 0, 0, 0, 2, 0, 8, 9, 0x5e, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0x2a, 1,
+    ];
+    vec![seed(
+        "read-and-size",
+        [&[9][..], &asked, &answered].concat(),
+    )]
+}
+
+/// Bytes as calls, answers and segments of the two machines.
+pub(crate) fn machines(bytes: &[u8]) {
+    testing::machines(bytes);
+}
+
+/// Good inputs for [`machines`]: a call of each generation and its answer.
+pub(crate) fn machines_seeds() -> Vec<CorpusSeed> {
+    const NAMES: [&str; 2] = ["xp", "extended"];
+    let samples = NAMES.into_iter().zip(testing::samples());
+    samples
+        .map(|(name, (opnum, request, response))| {
+            let call = u8::from(opnum == mapi::emsmdb::opnum::RPC_EXT2);
+            let mut script = Vec::new();
+            for (step, bytes) in [(call, &request), (3, &response)].repeat(2) {
+                let length = u16::try_from(bytes.len()).expect("good inputs are small");
+                script.push(step);
+                script.extend(length.to_be_bytes());
+                script.extend_from_slice(bytes);
+            }
+            seed(name, script)
+        })
+        .collect()
+}

@@ -1,0 +1,1196 @@
+//! The machine beside the server.
+//!
+//! ```text
+//!  calls of the client ──► ends of lanes ──► undo calls ──► the call ──► its answer, promises
+//!  no call waits       ──► the next lane with room ───────► its request again ──► Ahead
+//! ```
+//! One call is at the server at a time, because a server handles the calls of a session in order,
+//! and so does an association without multiplexing.
+//!
+//! A lane begins where a client reads by itself: at once for the data of an attachment or a body,
+//! for rows and for a transfer, and with the second request of the same bytes for other streams.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use accelerate::pace::ReadAheadPace;
+use bytes::{BufMut, Bytes, BytesMut};
+use vocab::{FlowSegment, Time};
+
+use super::super::buffer::{NO_HANDLE, RopBuffer};
+use super::super::id;
+use super::super::request::{RequestDetail, RequestRop, read_requests};
+use super::super::response::{ResponseDetail, ResponseList, ResponseTail, read_responses};
+use super::message::{HalfMessage, LaneEnd, LaneId, MessageReader, WriterKind};
+use super::objects::{ObjectRole, ServerObjects, is_clean};
+use super::{CALL_FAILED, CONTEXTS_MAX, CallOutcome, HANDLES_MAX, LANE_FIRST, LANE_MAX, LANES_MAX};
+use crate::emsmdb::rpc::{CHAIN, NO_COMPRESSION, RequestEnvelope, RpcRequest, RpcResponse};
+use crate::emsmdb::{ContextHandle, ExtendedFlags, PlainBuffer, opnum, write_chain};
+
+/// PidTagAttachDataBinary.
+const ATTACH_DATA: u32 = 0x3701_0102;
+/// PidTagBody in both encodings, PidTagRtfCompressed, and PidTagHtml.
+const BODIES: [u32; 4] = [0x1000_001e, 0x1000_001f, 0x1009_0102, 0x1013_0102];
+/// The size that is expected of the first answer of a lane.
+const ANSWER_GUESS: u64 = 32 << 10;
+/// STG_E_MEDIUMFULL, for a write of which the server took a part.
+const MEDIUM_FULL: u32 = 0x8003_0070;
+/// The most bytes of responses that fail here. A client's batch has far fewer.
+const FAILURES_MAX: usize = 16 << 10;
+/// TransferStatus of a transfer with more to come.
+const STATUS_PARTIAL: u16 = 1;
+
+/// An action that the machine requests from its half.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FarOutput {
+    /// Call the server on the interface EMSMDB. [`TacticsFar::answered`] follows before the next
+    /// call.
+    Call {
+        /// The number of the method.
+        opnum: u16,
+        /// The stub of the request.
+        stub: Bytes,
+    },
+    /// Send a segment to the other half.
+    ToNear(FlowSegment),
+    /// The connection cannot continue: end it at both ends.
+    Close,
+}
+
+/// See the module documentation.
+#[derive(Debug, Default)]
+pub struct TacticsFar {
+    may_store: bool,
+    reader: MessageReader,
+    work: VecDeque<FarWork>,
+    undos: VecDeque<(ContextHandle, RpcRequest)>,
+    current: Option<CurrentCall>,
+    contexts: BTreeMap<ContextHandle, FarContext>,
+    pace: ReadAheadPace,
+    next_epoch: u32,
+    /// The session and object of the lane that was served last.
+    last_lane: Option<(ContextHandle, u32)>,
+    is_closed: bool,
+    outputs: VecDeque<FarOutput>,
+}
+
+/// A call of the client, or the end of lanes alone.
+#[derive(Debug)]
+struct FarWork {
+    ends: Vec<LaneEnd>,
+    call: Option<WorkCall>,
+}
+
+#[derive(Debug)]
+enum WorkCall {
+    Stub {
+        call: u32,
+        opnum: u16,
+        stub: Bytes,
+    },
+    Batch {
+        call: u32,
+        is_answered: bool,
+        request: RpcRequest,
+    },
+}
+
+/// The call that is at the server.
+#[derive(Debug)]
+enum CurrentCall {
+    Stub {
+        call: u32,
+    },
+    Batch {
+        call: u32,
+        is_answered: bool,
+        request: RpcRequest,
+    },
+    /// The releases of a batch whose other ROPs failed here.
+    Releases {
+        call: u32,
+        failed: RpcResponse,
+    },
+    Undo {
+        request: RpcRequest,
+    },
+    Ahead {
+        context: ContextHandle,
+        handle: u32,
+        asked_at: Time,
+        expected: u64,
+    },
+}
+
+#[derive(Debug, Default)]
+struct FarContext {
+    objects: ServerObjects,
+    lanes: BTreeMap<u32, FarLane>,
+    /// The client's last read of one ROP, for streams that are read on at the second one.
+    last_read: Option<Bytes>,
+    /// The form of the client's reads of attachments.
+    read_shape: Option<RpcRequest>,
+    /// Streams on which a lane ended early.
+    rewound: BTreeSet<u32>,
+    /// Objects that fail, with the error of the write that failed.
+    failed: BTreeMap<u32, u32>,
+    /// Objects whose writes the near machine may answer.
+    writers: BTreeSet<u32>,
+    /// Events that came with the answer to a call of this machine.
+    events: BytesMut,
+}
+
+#[derive(Debug)]
+struct FarLane {
+    id: LaneId,
+    kind: FarLaneKind,
+    template: RpcRequest,
+    requests: Vec<RequestRop>,
+    asked: RopBuffer,
+    /// What the answers that the client has not taken yet moved the cursor by, and their bytes.
+    amounts: VecDeque<(u64, u64)>,
+    delivered: u32,
+    undelivered: u64,
+    limit: u64,
+    /// The size of the last answer.
+    expected: u64,
+    is_over: bool,
+    /// It cannot be undone.
+    is_lost: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FarLaneKind {
+    /// The cursor behind the last answer.
+    Stream {
+        position: u64,
+    },
+    Table,
+    Source,
+}
+
+impl TacticsFar {
+    /// A machine for one connection. User data goes into the dictionary if `may_store`.
+    #[must_use]
+    pub fn new(may_store: bool) -> Self {
+        Self {
+            may_store,
+            ..Self::default()
+        }
+    }
+
+    /// True if the segment from the other half is for this machine.
+    #[must_use]
+    pub fn takes(&self, segment: &FlowSegment) -> bool {
+        self.reader.takes(segment)
+    }
+
+    /// Takes a segment from the near machine.
+    pub fn segment(&mut self, now: Time, segment: FlowSegment) {
+        if self.is_closed {
+            return;
+        }
+        match self.reader.segment(segment) {
+            Ok(Some(message)) => self.message(now, message),
+            Ok(None) => {}
+            Err(_) => self.close(),
+        }
+        self.proceed(now);
+    }
+
+    /// Takes the server's answer to the call that is there.
+    pub fn answered(&mut self, now: Time, outcome: CallOutcome) {
+        if self.is_closed {
+            return;
+        }
+        match self.current.take() {
+            Some(CurrentCall::Stub { call }) => {
+                self.send(&HalfMessage::StubAnswer { call, outcome });
+            }
+            Some(CurrentCall::Batch {
+                call,
+                is_answered,
+                request,
+            }) => self.batch_answered(call, is_answered, &request, outcome),
+            Some(CurrentCall::Releases { call, failed }) => {
+                self.send(&HalfMessage::BatchAnswer {
+                    call,
+                    events: Bytes::new(),
+                    response: failed,
+                });
+            }
+            Some(CurrentCall::Undo { request }) => self.undone(&request, outcome),
+            Some(CurrentCall::Ahead {
+                context,
+                handle,
+                asked_at,
+                expected,
+            }) => {
+                let sent = self.ahead_answered(context, handle, outcome);
+                self.pace.answered(asked_at, expected, sent);
+            }
+            None => self.close(),
+        }
+        self.proceed(now);
+    }
+
+    /// Returns the next action.
+    pub fn poll_output(&mut self) -> Option<FarOutput> {
+        self.outputs.pop_front()
+    }
+
+    /// Bytes that the machine holds.
+    #[must_use]
+    pub fn buffered(&self) -> usize {
+        let waiting = self.work.iter().map(|work| match &work.call {
+            Some(WorkCall::Stub { stub, .. }) => stub.len(),
+            Some(WorkCall::Batch { request, .. }) => length_of(&request.buffers),
+            None => 0,
+        });
+        waiting.sum::<usize>() + self.reader.buffered()
+    }
+
+    fn close(&mut self) {
+        if !self.is_closed {
+            self.is_closed = true;
+            self.outputs.push_back(FarOutput::Close);
+        }
+    }
+
+    fn send(&mut self, message: &HalfMessage) {
+        let segments = message.emit(self.may_store);
+        self.outputs
+            .extend(segments.into_iter().map(FarOutput::ToNear));
+    }
+
+    fn message(&mut self, now: Time, message: HalfMessage) {
+        match message {
+            HalfMessage::Stub {
+                call,
+                opnum,
+                stub,
+                ends,
+            } => self.work.push_back(FarWork {
+                ends,
+                call: Some(WorkCall::Stub { call, opnum, stub }),
+            }),
+            HalfMessage::Batch {
+                call,
+                is_answered,
+                ends,
+                request,
+            } => self.work.push_back(FarWork {
+                ends,
+                call: Some(WorkCall::Batch {
+                    call,
+                    is_answered,
+                    request,
+                }),
+            }),
+            HalfMessage::Declined { ends } => self.work.push_back(FarWork { ends, call: None }),
+            HalfMessage::Delivered { lane, count } => {
+                if let Some(session) = self.contexts.get_mut(&lane.context) {
+                    session.delivered(lane, count);
+                }
+            }
+            HalfMessage::Received { bytes } => self.pace.received(now, bytes),
+            HalfMessage::StubAnswer { .. }
+            | HalfMessage::BatchAnswer { .. }
+            | HalfMessage::Promise { .. }
+            | HalfMessage::Ahead { .. }
+            | HalfMessage::Cancel { .. }
+            | HalfMessage::MayWrite { .. }
+            | HalfMessage::MustForward { .. }
+            | HalfMessage::Confirmed { .. } => self.close(),
+        }
+    }
+
+    /// Makes the next call at the server, if none is there.
+    fn proceed(&mut self, now: Time) {
+        while self.current.is_none() && !self.is_closed {
+            if let Some((_, request)) = self.undos.pop_front() {
+                self.call_batch(&request);
+                self.current = Some(CurrentCall::Undo { request });
+                continue;
+            }
+            if let Some(work) = self.work.front_mut() {
+                let ends = std::mem::take(&mut work.ends);
+                if ends.is_empty() {
+                    let work = self.work.pop_front().expect("looked at above");
+                    self.begin(work);
+                } else {
+                    for end in ends {
+                        self.end_lane(end);
+                    }
+                }
+                continue;
+            }
+            if !self.run_ahead(now) {
+                return;
+            }
+        }
+    }
+
+    fn call_batch(&mut self, request: &RpcRequest) {
+        let opnum = request.envelope.opnum();
+        let stub = request.write();
+        self.outputs.push_back(FarOutput::Call { opnum, stub });
+    }
+
+    fn begin(&mut self, work: FarWork) {
+        match work.call {
+            None => {}
+            Some(WorkCall::Stub { call, opnum, stub }) => {
+                let context = ContextHandle::of_stub(&stub);
+                if let Some(session) = context.and_then(|context| self.contexts.get_mut(&context)) {
+                    match opnum {
+                        opnum::DISCONNECT => {
+                            self.contexts.remove(&context.expect("looked at above"));
+                        }
+                        // It was not read, so it may do anything with any object.
+                        opnum::RPC | opnum::RPC_EXT2 => {
+                            if !session.failed.is_empty() {
+                                self.close();
+                                return;
+                            }
+                            session.objects.forget_all();
+                            session.writers.clear();
+                        }
+                        _ => {}
+                    }
+                }
+                self.outputs.push_back(FarOutput::Call { opnum, stub });
+                self.current = Some(CurrentCall::Stub { call });
+            }
+            Some(WorkCall::Batch {
+                call,
+                is_answered,
+                request,
+            }) => self.begin_batch(call, is_answered, request),
+        }
+    }
+
+    fn begin_batch(&mut self, call: u32, is_answered: bool, request: RpcRequest) {
+        if !self.contexts.contains_key(&request.context) && self.contexts.len() < CONTEXTS_MAX {
+            self.contexts.insert(request.context, FarContext::default());
+        }
+        let session = self.contexts.get_mut(&request.context);
+        if let Some(session) = session.filter(|session| !session.failed.is_empty()) {
+            match session.failure(&request) {
+                Ok(None) => {}
+                Ok(Some(_)) if is_answered => {
+                    self.send(&HalfMessage::Confirmed {
+                        call,
+                        events: Bytes::new(),
+                    });
+                    return;
+                }
+                Ok(Some(result)) => {
+                    self.fail_batch(call, &request, result);
+                    return;
+                }
+                Err(UnreadableBatch) => {
+                    self.close();
+                    return;
+                }
+            }
+        }
+        self.call_batch(&request);
+        self.current = Some(CurrentCall::Batch {
+            call,
+            is_answered,
+            request,
+        });
+    }
+
+    /// Fails all ROPs of a batch but its releases, which the server gets.
+    fn fail_batch(&mut self, call: u32, request: &RpcRequest, result: u32) {
+        let Some((buffer, requests)) = read_batch(request) else {
+            self.close();
+            return;
+        };
+        let failed = failed_response(request, &buffer, &requests, result);
+        let mut rops = BytesMut::new();
+        for release in requests.iter().filter(|one| one.id == id::RELEASE) {
+            rops.put_slice(&buffer.rops[release.start..release.end]);
+            if let (Some(handle), Some(session)) = (
+                buffer.handle(release.index),
+                self.contexts.get_mut(&request.context),
+            ) {
+                session.released(handle);
+            }
+        }
+        if rops.is_empty() {
+            self.send(&HalfMessage::BatchAnswer {
+                call,
+                events: Bytes::new(),
+                response: failed,
+            });
+            return;
+        }
+        let releases = with_buffer(
+            request,
+            &RopBuffer {
+                rops: rops.freeze(),
+                handles: buffer.handles.clone(),
+            },
+        );
+        self.call_batch(&releases);
+        self.current = Some(CurrentCall::Releases { call, failed });
+    }
+
+    /// Ends a lane, and moves the server's cursor back to where the client is.
+    fn end_lane(&mut self, end: LaneEnd) {
+        let Some(session) = self.contexts.get_mut(&end.lane.context) else {
+            return;
+        };
+        session.delivered(end.lane, end.delivered);
+        let is_known = session
+            .lanes
+            .get(&end.lane.handle)
+            .is_some_and(|lane| lane.id == end.lane);
+        if !is_known {
+            return;
+        }
+        let lane = session
+            .lanes
+            .remove(&end.lane.handle)
+            .expect("looked at above");
+        session.rewound.insert(end.lane.handle);
+        let moved: u64 = lane.amounts.iter().map(|(moved, _)| moved).sum();
+        if end.is_released || (moved == 0 && !lane.is_lost) {
+            return;
+        }
+        let Some(undo) = lane.undo(moved) else {
+            self.close();
+            return;
+        };
+        if let FarLaneKind::Stream { position } = lane.kind {
+            let target = position.saturating_sub(moved);
+            session.objects.set_position(end.lane.handle, Some(target));
+        }
+        self.undos.push_back((end.lane.context, undo));
+    }
+
+    fn undone(&mut self, request: &RpcRequest, outcome: CallOutcome) {
+        let read = read_answer(request, outcome);
+        let Some((response, answers)) = read.filter(|(response, _)| response.result == 0) else {
+            self.close();
+            return;
+        };
+        let Some((_, requests)) = read_batch(request) else {
+            self.close();
+            return;
+        };
+        let succeeded = answers.first().is_some_and(|answer| {
+            let list = read_responses(&requests, answer, |_| None);
+            list.responses
+                .first()
+                .is_some_and(|first| first.result == 0)
+        });
+        if !succeeded {
+            self.close();
+            return;
+        }
+        let mut lists: Vec<ResponseList> = answers
+            .iter()
+            .map(|answer| read_responses(&requests, answer, |_| None))
+            .collect();
+        let (_, events) = without_events(response, &answers, &mut lists);
+        if let Some(session) = self.contexts.get_mut(&request.context) {
+            session.events.put_slice(&events);
+        }
+    }
+
+    fn batch_answered(
+        &mut self,
+        call: u32,
+        is_answered: bool,
+        request: &RpcRequest,
+        outcome: CallOutcome,
+    ) {
+        let Some((asked, requests)) = read_batch(request) else {
+            // A ROP that is not known may do anything with the objects that it names.
+            self.unread_answered(call, request, outcome);
+            return;
+        };
+        let read = match &outcome {
+            CallOutcome::Response(_) => read_answer(request, outcome.clone()),
+            CallOutcome::Fault(_) => None,
+        };
+        let Some((response, answers)) = read else {
+            if is_answered {
+                self.write_failed(call, request, &asked, &requests, CALL_FAILED, Bytes::new());
+                return;
+            }
+            if let Some(session) = self.contexts.get_mut(&request.context) {
+                session.objects.forget_all();
+            }
+            self.send(&HalfMessage::StubAnswer { call, outcome });
+            return;
+        };
+        let mut promises = Vec::new();
+        let mut events = BytesMut::new();
+        let mut response = response;
+        let mut lists = Vec::new();
+        if let Some(session) = self.contexts.get_mut(&request.context)
+            && response.result == 0
+        {
+            lists = session.objects.observe(&requests, &asked, &answers);
+            for release in requests.iter().filter(|one| one.id == id::RELEASE) {
+                if let Some(handle) = asked.handle(release.index) {
+                    session.released(handle);
+                }
+            }
+            events = session.events.split();
+            let (without, own) = without_events(response, &answers, &mut lists);
+            response = without;
+            events.put_slice(&own);
+            if is_clean(&lists) && !is_answered {
+                promises = session.promises(request, &asked, &requests, &answers, &lists);
+            }
+        }
+        let events = events.freeze();
+        if is_answered {
+            match write_result(&response, &requests, &lists) {
+                Ok(()) => self.send(&HalfMessage::Confirmed { call, events }),
+                Err(result) => {
+                    self.write_failed(call, request, &asked, &requests, result, events);
+                }
+            }
+            return;
+        }
+        for promise in promises {
+            match promise {
+                LanePromise::Lane(handle, kind, template) => {
+                    self.promise(request.context, handle, kind, template);
+                }
+                LanePromise::Writes(handle, kind) => self.send(&HalfMessage::MayWrite {
+                    context: request.context,
+                    handle,
+                    kind,
+                }),
+            }
+        }
+        self.send(&HalfMessage::BatchAnswer {
+            call,
+            events,
+            response,
+        });
+    }
+
+    fn unread_answered(&mut self, call: u32, request: &RpcRequest, outcome: CallOutcome) {
+        if let Some(session) = self.contexts.get_mut(&request.context) {
+            session.objects.forget_all();
+            session.writers.clear();
+        }
+        self.send(&HalfMessage::StubAnswer { call, outcome });
+    }
+
+    /// The server refused a write that the client believes in: all around it fails from here on.
+    fn write_failed(
+        &mut self,
+        call: u32,
+        request: &RpcRequest,
+        asked: &RopBuffer,
+        requests: &[RequestRop],
+        result: u32,
+        events: Bytes,
+    ) {
+        let handle = requests.first().and_then(|first| asked.handle(first.index));
+        if let (Some(handle), Some(session)) = (handle, self.contexts.get_mut(&request.context)) {
+            session.failed.insert(handle, result);
+            for around in session.objects.items_around(handle).unwrap_or_default() {
+                session.failed.insert(around, result);
+            }
+            session.writers.remove(&handle);
+            self.send(&HalfMessage::MustForward {
+                context: request.context,
+                handle,
+            });
+        }
+        self.send(&HalfMessage::Confirmed { call, events });
+    }
+
+    fn promise(
+        &mut self,
+        context: ContextHandle,
+        handle: u32,
+        kind: FarLaneKind,
+        template: RpcRequest,
+    ) {
+        let Some((asked, requests)) = read_batch(&template) else {
+            return;
+        };
+        let Some(session) = self.contexts.get_mut(&context) else {
+            return;
+        };
+        if session.lanes.len() >= LANES_MAX || session.lanes.contains_key(&handle) {
+            return;
+        }
+        let id = LaneId {
+            context,
+            handle,
+            epoch: self.next_epoch,
+        };
+        self.next_epoch = self.next_epoch.wrapping_add(1);
+        let lane = FarLane {
+            id,
+            kind,
+            template: template.clone(),
+            requests,
+            asked,
+            amounts: VecDeque::new(),
+            delivered: 0,
+            undelivered: 0,
+            limit: LANE_FIRST,
+            expected: ANSWER_GUESS,
+            is_over: false,
+            is_lost: false,
+        };
+        session.lanes.insert(handle, lane);
+        self.send(&HalfMessage::Promise { lane: id, template });
+    }
+
+    /// Repeats the request of the next lane that has room.
+    fn run_ahead(&mut self, now: Time) -> bool {
+        let lanes = self.contexts.iter().flat_map(|(context, session)| {
+            let ready = session.lanes.values().filter(|lane| lane.has_room());
+            ready.map(move |lane| (*context, lane.id.handle, lane.expected))
+        });
+        let ready: Vec<_> = lanes.collect();
+        let after = |lane: &&(ContextHandle, u32, u64)| Some((lane.0, lane.1)) > self.last_lane;
+        let Some((context, handle, expected)) =
+            ready.iter().find(after).or_else(|| ready.first()).copied()
+        else {
+            return false;
+        };
+        if !self.pace.has_room(expected) {
+            return false;
+        }
+        let Some(lane) = self
+            .contexts
+            .get(&context)
+            .and_then(|session| session.lanes.get(&handle))
+        else {
+            return false;
+        };
+        let mut template = lane.template.clone();
+        if let RequestEnvelope::Extended { flags, .. } = &mut template.envelope {
+            // The near machine's answer could become longer than the server's otherwise.
+            *flags |= NO_COMPRESSION;
+        }
+        self.last_lane = Some((context, handle));
+        self.pace.asked(expected);
+        self.call_batch(&template);
+        self.current = Some(CurrentCall::Ahead {
+            context,
+            handle,
+            asked_at: now,
+            expected,
+        });
+        true
+    }
+
+    /// Sends the answer of a lane on, and returns its bytes.
+    fn ahead_answered(&mut self, context: ContextHandle, handle: u32, outcome: CallOutcome) -> u64 {
+        let Some(session) = self.contexts.get_mut(&context) else {
+            return 0;
+        };
+        let Some(lane) = session.lanes.get_mut(&handle) else {
+            return 0;
+        };
+        let id = lane.id;
+        let has_failed = match &outcome {
+            CallOutcome::Response(stub) => {
+                let opnum = lane.template.envelope.opnum();
+                RpcResponse::read(opnum, stub).is_ok_and(|response| response.result != 0)
+            }
+            CallOutcome::Fault(_) => true,
+        };
+        if has_failed {
+            // The server did nothing. The client's own request meets the same.
+            lane.is_over = true;
+            if lane.amounts.is_empty() {
+                session.lanes.remove(&handle);
+            }
+            self.send(&HalfMessage::Cancel { lane: id });
+            return 0;
+        }
+        let Some((response, answers)) = read_answer(&lane.template, outcome) else {
+            // Nobody knows how far the server has moved the cursor.
+            self.close();
+            return 0;
+        };
+        let mut lists = session
+            .objects
+            .observe(&lane.requests, &lane.asked, &answers);
+        let moved = moved_by(&lists);
+        lane.is_lost |= !is_clean(&lists);
+        lane.is_over = lane.is_lost || is_last(&lists);
+        if let FarLaneKind::Stream { position } = &mut lane.kind {
+            *position = position.saturating_add(moved);
+        }
+        let (response, own) = without_events(response, &answers, &mut lists);
+        let bytes = length_of(&response.buffers) as u64;
+        lane.amounts.push_back((moved, bytes));
+        lane.undelivered += bytes;
+        lane.expected = bytes;
+        let is_last = lane.is_over;
+        let mut events = session.events.split();
+        events.put_slice(&own);
+        self.send(&HalfMessage::Ahead {
+            lane: id,
+            is_last,
+            events: events.freeze(),
+            response,
+        });
+        bytes
+    }
+}
+
+/// What a session's answer lets the near machine do.
+enum LanePromise {
+    Lane(u32, FarLaneKind, RpcRequest),
+    Writes(u32, WriterKind),
+}
+
+/// A batch with an object that failed, and with a ROP that is not known.
+struct UnreadableBatch;
+
+impl FarContext {
+    fn delivered(&mut self, id: LaneId, count: u32) {
+        let Some(lane) = self.lanes.get_mut(&id.handle).filter(|lane| lane.id == id) else {
+            return;
+        };
+        while lane.delivered != count {
+            let Some((_, bytes)) = lane.amounts.pop_front() else {
+                break;
+            };
+            lane.delivered = lane.delivered.wrapping_add(1);
+            lane.undelivered -= bytes;
+            lane.limit = (lane.limit * 2).min(LANE_MAX);
+        }
+        if lane.is_over && lane.amounts.is_empty() && !lane.is_lost {
+            self.lanes.remove(&id.handle);
+        }
+    }
+
+    fn released(&mut self, handle: u32) {
+        self.failed.remove(&handle);
+        self.writers.remove(&handle);
+        self.rewound.remove(&handle);
+    }
+
+    /// The error of a batch that uses an object that failed.
+    fn failure(&self, request: &RpcRequest) -> Result<Option<u32>, UnreadableBatch> {
+        let Some((buffer, requests)) = read_batch(request) else {
+            let handles = request
+                .buffers
+                .iter()
+                .filter_map(|one| RopBuffer::read(&one.bytes).ok());
+            let names_one = handles
+                .flat_map(|buffer| buffer.handles)
+                .any(|handle| self.failed.contains_key(&handle));
+            return if names_one {
+                Err(UnreadableBatch)
+            } else {
+                Ok(None)
+            };
+        };
+        let used = requests.iter().filter(|one| one.id != id::RELEASE);
+        let mut handles =
+            used.flat_map(|one| one.inputs().filter_map(|index| buffer.handle(index)));
+        Ok(handles.find_map(|handle| self.failed.get(&handle).copied()))
+    }
+
+    /// The lanes and the writers that begin with the answer to a batch.
+    fn promises(
+        &mut self,
+        request: &RpcRequest,
+        asked: &RopBuffer,
+        requests: &[RequestRop],
+        answers: &[RopBuffer],
+        lists: &[ResponseList],
+    ) -> Vec<LanePromise> {
+        let mut promises = Vec::new();
+        let Some((last, answer)) = requests.last().zip(answers.first()) else {
+            return promises;
+        };
+        let responses: Vec<_> = lists.iter().flat_map(|list| &list.responses).collect();
+        let handle_of = |index: u8| answer.handle(index).or_else(|| asked.handle(index));
+        for (place, one) in requests.iter().enumerate() {
+            let succeeded = responses
+                .iter()
+                .any(|response| response.request == place && response.result == 0);
+            let Some(handle) = handle_of(one.response_index()).filter(|_| succeeded) else {
+                continue;
+            };
+            match one.detail {
+                RequestDetail::OpenStream { mode, .. } if mode != 0 => {
+                    if self
+                        .objects
+                        .get(handle)
+                        .is_some_and(|object| object.parent.is_some())
+                    {
+                        self.writers.insert(handle);
+                        promises.push(LanePromise::Writes(handle, WriterKind::Stream));
+                    }
+                }
+                RequestDetail::OpenStream {
+                    tag: ATTACH_DATA, ..
+                } => {
+                    let reads_it = last.id == id::READ_STREAM;
+                    if let Some(shape) = self.read_shape.as_ref().filter(|_| !reads_it)
+                        && let Some(template) = with_handle(shape, request.context, handle)
+                    {
+                        let kind = FarLaneKind::Stream { position: 0 };
+                        promises.push(LanePromise::Lane(handle, kind, template));
+                    }
+                }
+                RequestDetail::Data { length, .. } if one.id == id::DESTINATION_PUT_BUFFER => {
+                    let status = put_status(answer, &responses, place, length);
+                    let is_known = self.objects.items_around(handle).is_some();
+                    if let Some(status) = status.filter(|_| is_known && self.writers.insert(handle))
+                    {
+                        let kind = WriterKind::Destination { status };
+                        promises.push(LanePromise::Writes(handle, kind));
+                    }
+                }
+                _ => {}
+            }
+        }
+        let Some(handle) = handle_of(last.index) else {
+            return promises;
+        };
+        let Some(template) = repeated(request, asked, requests, handle) else {
+            return promises;
+        };
+        let Some(kind) = self.lane_kind(last, handle, &template, lists) else {
+            return promises;
+        };
+        promises.push(LanePromise::Lane(handle, kind, template));
+        promises
+    }
+
+    /// The lane that reads on behind a client's last ROP, if it is worth one.
+    fn lane_kind(
+        &mut self,
+        last: &RequestRop,
+        handle: u32,
+        template: &RpcRequest,
+        lists: &[ResponseList],
+    ) -> Option<FarLaneKind> {
+        let response = lists.last()?.responses.last()?;
+        let bytes = template.buffers.first().map(|one| one.bytes.clone())?;
+        let is_second = self.last_read.as_ref() == Some(&bytes);
+        if matches!(last.id, id::READ_STREAM | id::QUERY_ROWS) {
+            self.last_read = Some(bytes);
+        }
+        if response.result != 0 {
+            return None;
+        }
+        match (&last.detail, response.detail) {
+            (RequestDetail::ReadStream { .. }, ResponseDetail::Data { length, .. }) => {
+                let ObjectRole::Stream {
+                    tag,
+                    is_read_only: true,
+                    position: Some(position),
+                } = self.objects.get(handle)?.role
+                else {
+                    return None;
+                };
+                if tag == ATTACH_DATA && template.buffers.len() == 1 {
+                    self.read_shape = Some(template.clone());
+                }
+                let is_content = tag == ATTACH_DATA || BODIES.contains(&tag);
+                let begins = is_content && !self.rewound.contains(&handle);
+                (length > 0 && (begins || is_second)).then_some(FarLaneKind::Stream { position })
+            }
+            (RequestDetail::QueryRows { advances: true, .. }, ResponseDetail::Rows { count }) => {
+                (count > 0 && (!self.rewound.contains(&handle) || is_second))
+                    .then_some(FarLaneKind::Table)
+            }
+            (RequestDetail::GetBuffer { .. }, ResponseDetail::Transfer { status, .. }) => {
+                (status == STATUS_PARTIAL).then_some(FarLaneKind::Source)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl FarLane {
+    fn has_room(&self) -> bool {
+        !self.is_over && self.undelivered < self.limit
+    }
+
+    /// The call that moves the cursor back by so much.
+    fn undo(&self, moved: u64) -> Option<RpcRequest> {
+        if self.is_lost {
+            return None;
+        }
+        let logon = self.requests.first()?.logon;
+        let mut rops = BytesMut::new();
+        match self.kind {
+            FarLaneKind::Stream { position } => {
+                rops.put_slice(&[id::SEEK_STREAM, logon, 0, 0]);
+                rops.put_u64_le(position.checked_sub(moved)?);
+            }
+            FarLaneKind::Table => {
+                rops.put_slice(&[id::SEEK_ROW, logon, 0, 1]);
+                rops.put_i32_le(-i32::try_from(moved).ok()?);
+                rops.put_u8(0);
+            }
+            FarLaneKind::Source => return None,
+        }
+        let buffer = RopBuffer {
+            rops: rops.freeze(),
+            handles: vec![self.id.handle],
+        };
+        let mut undo = with_buffer(&self.template, &buffer);
+        if let RequestEnvelope::Extended { flags, .. } = &mut undo.envelope {
+            *flags &= !CHAIN;
+        }
+        Some(undo)
+    }
+}
+
+fn length_of(buffers: &[PlainBuffer]) -> usize {
+    buffers.iter().map(|one| one.bytes.len()).sum()
+}
+
+/// The ROPs of a request with one buffer, all of which are known.
+fn read_batch(request: &RpcRequest) -> Option<(RopBuffer, Vec<RequestRop>)> {
+    let [only] = &request.buffers[..] else {
+        return None;
+    };
+    let buffer = RopBuffer::read(&only.bytes).ok()?;
+    if buffer.handles.len() > HANDLES_MAX {
+        return None;
+    }
+    let requests = read_requests(&buffer).ok()?;
+    Some((buffer, requests))
+}
+
+/// An answer whose buffers can be read, and written again within the client's limit.
+fn read_answer(
+    request: &RpcRequest,
+    outcome: CallOutcome,
+) -> Option<(RpcResponse, Vec<RopBuffer>)> {
+    let CallOutcome::Response(stub) = outcome else {
+        return None;
+    };
+    let response = RpcResponse::read(request.envelope.opnum(), &stub).ok()?;
+    let buffers = response
+        .buffers
+        .iter()
+        .map(|one| RopBuffer::read(&one.bytes));
+    let buffers: Vec<RopBuffer> = buffers.collect::<Result<_, _>>().ok()?;
+    let is_compressed = response
+        .buffers
+        .iter()
+        .any(|one| one.flags.has(ExtendedFlags::COMPRESSED));
+    if is_compressed
+        && length_of(&response.buffers) + 8 * response.buffers.len() > request.envelope.out_max()
+        && write_chain(&response.buffers).len() > request.envelope.out_max()
+    {
+        return None;
+    }
+    Some((response, buffers))
+}
+
+/// A request like `request` with another buffer and no auxiliary data.
+fn with_buffer(request: &RpcRequest, buffer: &RopBuffer) -> RpcRequest {
+    let flags = request
+        .buffers
+        .first()
+        .map_or(ExtendedFlags(0), |one| one.flags);
+    let mut other = request.clone();
+    other.buffers = vec![PlainBuffer {
+        flags,
+        bytes: buffer.write(),
+    }];
+    if let RequestEnvelope::Extended { auxiliary, .. } = &mut other.envelope {
+        *auxiliary = Bytes::new();
+    }
+    other
+}
+
+/// The request that a client is expected to repeat: its batch of one ROP, or the last ROP of a
+/// longer batch alone.
+fn repeated(
+    request: &RpcRequest,
+    asked: &RopBuffer,
+    requests: &[RequestRop],
+    handle: u32,
+) -> Option<RpcRequest> {
+    let last = requests.last()?;
+    if !matches!(
+        last.id,
+        id::READ_STREAM | id::QUERY_ROWS | id::SOURCE_GET_BUFFER
+    ) {
+        return None;
+    }
+    if requests.len() == 1 {
+        return Some(with_buffer(request, asked));
+    }
+    let mut rops = BytesMut::from(&asked.rops[last.start..last.end]);
+    rops[2] = 0;
+    let buffer = RopBuffer {
+        rops: rops.freeze(),
+        handles: vec![handle],
+    };
+    Some(with_buffer(request, &buffer))
+}
+
+/// A request like `shape`, a batch of one ROP, for another object.
+fn with_handle(shape: &RpcRequest, context: ContextHandle, handle: u32) -> Option<RpcRequest> {
+    let (mut buffer, requests) = read_batch(shape)?;
+    let index = usize::from(requests.first()?.index);
+    if buffer.handles.len() != 1 || index != 0 {
+        return None;
+    }
+    buffer.handles[0] = handle;
+    let mut request = with_buffer(shape, &buffer);
+    request.context = context;
+    Some(request)
+}
+
+/// Takes the events behind the last buffer's responses out of an answer.
+fn without_events(
+    mut response: RpcResponse,
+    answers: &[RopBuffer],
+    lists: &mut [ResponseList],
+) -> (RpcResponse, Bytes) {
+    let last = response
+        .buffers
+        .last_mut()
+        .zip(answers.last())
+        .zip(lists.last_mut());
+    let Some(((plain, answer), list)) = last else {
+        return (response, Bytes::new());
+    };
+    let ResponseTail::Events(at) = list.tail else {
+        return (response, Bytes::new());
+    };
+    list.tail = ResponseTail::Nothing;
+    let events = answer.rops.slice(at..);
+    let rest = RopBuffer {
+        rops: answer.rops.slice(..at),
+        handles: answer.handles.clone(),
+    };
+    plain.bytes = rest.write();
+    (response, events)
+}
+
+/// What an answer of a lane moved the cursor by: bytes of a stream or a transfer, or rows.
+fn moved_by(lists: &[ResponseList]) -> u64 {
+    let responses = lists.iter().flat_map(|list| &list.responses);
+    let moved = responses.map(|response| match response.detail {
+        ResponseDetail::Data { length, .. } | ResponseDetail::Transfer { length, .. } => {
+            length as u64
+        }
+        ResponseDetail::Rows { count } => u64::from(count),
+        _ => 0,
+    });
+    moved.sum()
+}
+
+/// True if a lane has nothing to add to this answer.
+fn is_last(lists: &[ResponseList]) -> bool {
+    let Some(last) = lists.last().and_then(|list| list.responses.last()) else {
+        return true;
+    };
+    last.result != 0
+        || match last.detail {
+            ResponseDetail::Data { length, .. } => length == 0,
+            ResponseDetail::Rows { count } => count == 0,
+            ResponseDetail::Transfer { status, .. } => status != STATUS_PARTIAL,
+            _ => true,
+        }
+}
+
+/// The result of a write that was answered before the server had it.
+fn write_result(
+    response: &RpcResponse,
+    requests: &[RequestRop],
+    lists: &[ResponseList],
+) -> Result<(), u32> {
+    if response.result != 0 {
+        return Err(response.result);
+    }
+    let first = lists.first().and_then(|list| list.responses.first());
+    let (Some(first), Some(request)) = (first, requests.first()) else {
+        return Err(CALL_FAILED);
+    };
+    if first.result != 0 {
+        return Err(first.result);
+    }
+    match (first.detail, &request.detail) {
+        (ResponseDetail::Written { size }, RequestDetail::Data { length, .. })
+            if usize::from(size) == *length =>
+        {
+            Ok(())
+        }
+        _ => Err(MEDIUM_FULL),
+    }
+}
+
+/// The TransferStatus of a server that took all of a transfer's buffer and reports no progress.
+fn put_status(
+    answer: &RopBuffer,
+    responses: &[&super::super::response::ResponseRop],
+    place: usize,
+    length: usize,
+) -> Option<u16> {
+    let response = responses.iter().find(|one| one.request == place)?;
+    if response.detail
+        != (ResponseDetail::Written {
+            size: u16::try_from(length).ok()?,
+        })
+    {
+        return None;
+    }
+    let fields = answer.rops.get(response.start + 6..response.start + 13)?;
+    let has_progress = fields[2..].iter().any(|byte| *byte != 0);
+    (!has_progress).then(|| u16::from_le_bytes([fields[0], fields[1]]))
+}
+
+/// The answer in which every ROP but the releases fails.
+fn failed_response(
+    request: &RpcRequest,
+    buffer: &RopBuffer,
+    requests: &[RequestRop],
+    result: u32,
+) -> RpcResponse {
+    let mut rops = BytesMut::new();
+    for one in requests.iter().filter(|one| one.id != id::RELEASE) {
+        if rops.len() > FAILURES_MAX {
+            break;
+        }
+        rops.put_slice(&[one.id, one.response_index()]);
+        rops.put_u32_le(result);
+        // These responses have their fields after a failure as well.
+        let fields = match one.id {
+            id::READ_STREAM | id::WRITE_STREAM | 0x90 | 0xa3 => 2,
+            id::SOURCE_GET_BUFFER | id::DESTINATION_PUT_BUFFER => 9,
+            id::COPY_TO_STREAM => 16,
+            _ => 0,
+        };
+        rops.put_bytes(0, fields);
+    }
+    let mut handles = buffer.handles.clone();
+    for output in requests.iter().filter_map(RequestRop::output) {
+        if let Some(handle) = handles.get_mut(usize::from(output)) {
+            *handle = NO_HANDLE;
+        }
+    }
+    let failed = RopBuffer {
+        rops: rops.freeze(),
+        handles,
+    };
+    let plain = PlainBuffer {
+        flags: request.envelope.answer_flags(),
+        bytes: failed.write(),
+    };
+    RpcResponse::answering(request, vec![plain])
+}

@@ -1,0 +1,61 @@
+//! The tactics: two machines, one beside the client and one beside the server.
+//!
+//! ```text
+//!  client call ─► TacticsNear ─ Stub, Batch, Delivered, Received, Declined ─► TacticsFar ─► server call
+//!  answer     ◄─             ◄─ StubAnswer, BatchAnswer, Confirmed         ─            ◄─ answer
+//!                            ◄─ Promise, Ahead, Cancel, MayWrite           ─
+//! ```
+//! - **Lanes** read ahead. A client reads a stream, the rows of a table and a fast transfer by the
+//!   same request again and again. The far machine repeats that request at the server and sends the
+//!   answers ahead. The near machine gives each of them to the client's next request of the same
+//!   bytes, so every answer is the server's own. When the client does something else with the
+//!   object, the far machine first moves the server's cursor back over the answers that the client
+//!   did not take. A fast transfer has no way back: its answers are kept until the client takes
+//!   them.
+//! - **Write-behind** answers RopWriteStream and RopFastTransferDestinationPutBuffer at once. If
+//!   the server refuses one of them, every later ROP on that object and on the objects around it
+//!   (Commit, SaveChanges) fails with the server's error.
+//! - **Events** (RopNotify, RopPending) that arrive with an answer of a lane are appended to the
+//!   client's next answer, in the server's order.
+//!
+//! The client's calls of one session are handled one at a time. The far machine has one call at the
+//! server at a time, and prefers the client's calls to its own.
+
+mod far;
+mod message;
+mod near;
+mod objects;
+#[cfg(test)]
+mod tests;
+
+pub use far::{FarOutput, TacticsFar};
+pub use near::{NearOutput, TacticsNear};
+
+use bytes::Bytes;
+
+/// The result of a call at the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// The stub of its answer.
+    Response(Bytes),
+    /// The status of a fault PDU.
+    Fault(u32),
+}
+
+/// The most bytes that wait for a client ahead of its requests, for one object. A link of 52 Mbit/s
+/// with 500 ms there and back has 3.2 MB in flight.
+const LANE_MAX: u64 = 8 << 20;
+/// The bytes that a lane sends ahead before the client has taken any of them.
+const LANE_FIRST: u64 = 256 << 10;
+/// Objects of one session that are read ahead at a time.
+const LANES_MAX: usize = 8;
+/// The most bytes that were written by the client and not yet confirmed by the server.
+const WRITE_BEHIND_MAX: usize = 8 << 20;
+/// Sessions of one connection that tactics follow. Clients open a few.
+const CONTEXTS_MAX: usize = 64;
+/// Calls of one session that wait for their turn. A client without multiplexing has one.
+const QUEUED_MAX: usize = 256;
+/// Handles in the table of a request that is read: an index has eight bits.
+const HANDLES_MAX: usize = 256;
+/// MAPI_E_CALL_FAILED, for a write that failed without a code of its own.
+const CALL_FAILED: u32 = 0x8000_4005;

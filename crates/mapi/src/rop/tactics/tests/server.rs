@@ -1,0 +1,374 @@
+//! A small mailbox server, which knows the ROPs of the tests and answers as [MS-OXCROPS] has it.
+
+use std::collections::BTreeMap;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::super::super::buffer::{NO_HANDLE, RopBuffer};
+use super::super::super::id;
+use super::super::super::request::{RequestDetail, RequestRop, read_requests};
+use crate::emsmdb::PlainBuffer;
+use crate::emsmdb::rpc::{RpcRequest, RpcResponse};
+
+/// The error of an object that does not exist or does not fit.
+const NULL_OBJECT: u32 = 0x0000_04b9;
+/// The error of a write that the server refuses.
+pub(super) const TOO_BIG: u32 = 0x8004_0305;
+/// The bytes of an event: RopNotify, a handle, a logon, and its number.
+pub(super) const EVENT: usize = 10;
+const EVENT_HEAD: [u8; 6] = [id::NOTIFY, 0xee, 0xee, 0xee, 0xee, 0];
+/// The most bytes of data in one ROP buffer.
+const CHUNK: usize = 32_000;
+/// A chain goes on while so much room is left.
+const CHAIN_ROOM: usize = 8_192;
+
+#[derive(Clone, Debug)]
+enum MailObject {
+    Store,
+    Message(u32),
+    Attachment(u32),
+    Stream {
+        property: u32,
+        position: usize,
+        may_write: bool,
+    },
+    Table {
+        row: usize,
+        columns: Vec<u32>,
+    },
+    Source {
+        position: usize,
+    },
+}
+
+/// See the module documentation.
+pub(super) struct MailServer {
+    objects: BTreeMap<u32, MailObject>,
+    next_handle: u32,
+    /// The contents of properties, by message or attachment.
+    pub(super) contents: BTreeMap<u32, Vec<u8>>,
+    pub(super) rows: usize,
+    pub(super) transfer: Vec<u8>,
+    pub(super) calls: u32,
+    /// A call of so many has an event behind its answer.
+    pub(super) event_every: u32,
+    events: u32,
+    /// The most bytes of a stream.
+    pub(super) stream_max: usize,
+    pub(super) saved: u32,
+}
+
+impl MailServer {
+    pub(super) fn new() -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            next_handle: 100,
+            contents: BTreeMap::new(),
+            rows: 500,
+            transfer: (0..300_000_u32).map(|at| (at * 7 >> 3) as u8).collect(),
+            calls: 0,
+            event_every: 0,
+            events: 0,
+            stream_max: usize::MAX,
+            saved: 0,
+        }
+    }
+
+    /// Answers a call.
+    pub(super) fn call(&mut self, opnum: u16, stub: &Bytes) -> Bytes {
+        self.calls += 1;
+        let request = RpcRequest::read(opnum, stub).unwrap();
+        let asked = RopBuffer::read(&request.buffers[0].bytes).unwrap();
+        let requests = read_requests(&asked).unwrap();
+        let room = request.envelope.out_max();
+        let mut handles = asked.handles.clone();
+        let mut rops = BytesMut::new();
+        for one in &requests {
+            let left = room - 300 - rops.len();
+            self.rop(one, &asked, &mut handles, left, &mut rops);
+        }
+        let mut buffers = vec![(rops, handles.clone())];
+        let repeats = requests.last().is_some_and(|last| {
+            matches!(
+                last.id,
+                id::READ_STREAM | id::QUERY_ROWS | id::SOURCE_GET_BUFFER
+            )
+        });
+        let used = |buffers: &[(BytesMut, Vec<u32>)]| -> usize {
+            buffers.iter().map(|(rops, _)| rops.len() + 40).sum()
+        };
+        while repeats && request.envelope.takes_chain() && used(&buffers) + CHAIN_ROOM < room {
+            let last = requests.last().unwrap();
+            let mut more = BytesMut::new();
+            let left = room - used(&buffers) - 100;
+            self.rop(last, &asked, &mut handles, left, &mut more);
+            let is_end = more[2..6] != [0; 4] || more.len() < 40;
+            buffers.push((more, handles.clone()));
+            if is_end {
+                break;
+            }
+        }
+        if self.event_every > 0 && self.calls.is_multiple_of(self.event_every) {
+            self.events += 1;
+            let (rops, _) = buffers.last_mut().unwrap();
+            rops.put_slice(&EVENT_HEAD);
+            rops.put_u32_le(self.events);
+        }
+        let buffers = buffers.into_iter().map(|(rops, handles)| PlainBuffer {
+            flags: request.envelope.answer_flags(),
+            bytes: RopBuffer {
+                rops: rops.freeze(),
+                handles,
+            }
+            .write(),
+        });
+        RpcResponse::answering(&request, buffers.collect()).write()
+    }
+
+    fn open(&mut self, handles: &mut [u32], index: u8, object: MailObject) {
+        handles[usize::from(index)] = self.next_handle;
+        self.objects.insert(self.next_handle, object);
+        self.next_handle += 1;
+    }
+
+    fn rop(
+        &mut self,
+        one: &RequestRop,
+        asked: &RopBuffer,
+        handles: &mut [u32],
+        room: usize,
+        out: &mut BytesMut,
+    ) {
+        let object = |index: u8| handles.get(usize::from(index)).copied();
+        let handle = object(one.index).unwrap_or(NO_HANDLE);
+        if one.id == id::RELEASE {
+            self.objects.remove(&handle);
+            return;
+        }
+        out.put_slice(&[one.id, one.response_index()]);
+        let fields = &asked.rops[one.start + 3..one.end];
+        let number = |at: usize| u32::from_le_bytes(fields[at..at + 4].try_into().unwrap());
+        let found = self.objects.get(&handle).cloned();
+        let output = one.output();
+        match (one.id, found) {
+            (id::LOGON, _) => {
+                self.open(handles, one.index, MailObject::Store);
+                out.put_u32_le(0);
+                out.put_u8(1);
+                out.put_bytes(7, 13 * 8 + 1 + 16 + 2 + 16 + 8 + 8 + 4);
+            }
+            (id::OPEN_MESSAGE, Some(MailObject::Store)) => {
+                let message = number(fields.len() - 8);
+                self.open(handles, output.unwrap(), MailObject::Message(message));
+                out.put_u32_le(0);
+                out.put_slice(&[0, 1, 1, 0, 0, 0, 0, 0]);
+            }
+            (id::CREATE_MESSAGE, Some(MailObject::Store)) => {
+                let message = self.next_handle;
+                self.open(handles, output.unwrap(), MailObject::Message(message));
+                out.put_u32_le(0);
+                out.put_u8(0);
+            }
+            (id::OPEN_ATTACHMENT, Some(MailObject::Message(message))) => {
+                let attachment = message * 1000 + number(2);
+                self.open(handles, output.unwrap(), MailObject::Attachment(attachment));
+                out.put_u32_le(0);
+            }
+            (id::CREATE_ATTACHMENT, Some(MailObject::Message(message))) => {
+                let attachment = message * 1000;
+                self.open(handles, output.unwrap(), MailObject::Attachment(attachment));
+                out.put_u32_le(0);
+                out.put_u32_le(0);
+            }
+            (id::OPEN_STREAM, Some(MailObject::Attachment(property))) => {
+                let mode = fields[5];
+                if mode == 2 {
+                    self.contents.insert(property, Vec::new());
+                }
+                let size = self.contents.entry(property).or_default().len();
+                let stream = MailObject::Stream {
+                    property,
+                    position: 0,
+                    may_write: mode != 0,
+                };
+                self.open(handles, output.unwrap(), stream);
+                out.put_u32_le(0);
+                out.put_u32_le(size as u32);
+            }
+            (
+                id::READ_STREAM,
+                Some(MailObject::Stream {
+                    property, position, ..
+                }),
+            ) => {
+                let RequestDetail::ReadStream { size } = one.detail else {
+                    unreachable!("it is read as one")
+                };
+                let contents = &self.contents[&property];
+                let start = position.min(contents.len());
+                let end = contents
+                    .len()
+                    .min(start + (size as usize).min(CHUNK).min(room));
+                out.put_u32_le(0);
+                out.put_u16_le((end - start) as u16);
+                out.put_slice(&contents[start..end]);
+                self.move_stream(handle, end);
+            }
+            (
+                id::WRITE_STREAM,
+                Some(MailObject::Stream {
+                    property,
+                    position,
+                    may_write: true,
+                }),
+            ) => {
+                let RequestDetail::Data { start, length } = one.detail else {
+                    unreachable!("it is read as one")
+                };
+                let contents = self.contents.get_mut(&property).unwrap();
+                if position + length > self.stream_max {
+                    out.put_u32_le(TOO_BIG);
+                    out.put_u16_le(0);
+                    return;
+                }
+                contents.resize(contents.len().max(position + length), 0);
+                contents[position..position + length]
+                    .copy_from_slice(&asked.rops[start..start + length]);
+                self.move_stream(handle, position + length);
+                out.put_u32_le(0);
+                out.put_u16_le(length as u16);
+            }
+            (id::WRITE_STREAM, _) => {
+                out.put_u32_le(NULL_OBJECT);
+                out.put_u16_le(0);
+            }
+            (
+                id::SEEK_STREAM,
+                Some(MailObject::Stream {
+                    property, position, ..
+                }),
+            ) => {
+                let base = match fields[0] {
+                    0 => 0,
+                    1 => position as i64,
+                    _ => self.contents[&property].len() as i64,
+                };
+                let offset = i64::from_le_bytes(fields[1..9].try_into().unwrap());
+                let target = (base + offset).max(0);
+                self.move_stream(handle, target as usize);
+                out.put_u32_le(0);
+                out.put_u64_le(target as u64);
+            }
+            (id::GET_STREAM_SIZE, Some(MailObject::Stream { property, .. })) => {
+                out.put_u32_le(0);
+                out.put_u32_le(self.contents[&property].len() as u32);
+            }
+            (id::COMMIT_STREAM, Some(MailObject::Stream { .. })) => out.put_u32_le(0),
+            (id::SAVE_CHANGES_ATTACHMENT, _) => {
+                self.saved += 1;
+                out.put_u32_le(0);
+            }
+            (id::SAVE_CHANGES_MESSAGE, _) => {
+                self.saved += 1;
+                out.put_u32_le(0);
+                out.put_u8(0);
+                out.put_u64_le(1);
+            }
+            (id::GET_CONTENTS_TABLE | id::GET_ATTACHMENT_TABLE, Some(_)) => {
+                let table = MailObject::Table {
+                    row: 0,
+                    columns: Vec::new(),
+                };
+                self.open(handles, output.unwrap(), table);
+                out.put_u32_le(0);
+                if one.id == id::GET_CONTENTS_TABLE {
+                    out.put_u32_le(self.rows as u32);
+                }
+            }
+            (id::SET_COLUMNS, Some(MailObject::Table { row, .. })) => {
+                let RequestDetail::Tags(columns) = one.detail.clone() else {
+                    unreachable!("it is read as one")
+                };
+                self.objects
+                    .insert(handle, MailObject::Table { row, columns });
+                out.put_u32_le(0);
+                out.put_u8(0);
+            }
+            (id::QUERY_ROWS, Some(MailObject::Table { row, columns })) => {
+                let RequestDetail::QueryRows { count, .. } = one.detail else {
+                    unreachable!("it is read as one")
+                };
+                let size = 1 + 8 * columns.len();
+                let fits = (room / size).min(usize::from(count));
+                let end = self.rows.min(row + fits);
+                out.put_u32_le(0);
+                out.put_u8(2);
+                out.put_u16_le((end - row) as u16);
+                for number in row..end {
+                    out.put_u8(0);
+                    for _ in &columns {
+                        out.put_u64_le(number as u64);
+                    }
+                }
+                self.objects
+                    .insert(handle, MailObject::Table { row: end, columns });
+            }
+            (id::SEEK_ROW, Some(MailObject::Table { row, columns })) => {
+                let base = if fields[0] == 0 { 0 } else { row as i64 };
+                let target = (base + i64::from(number(1) as i32)).clamp(0, self.rows as i64);
+                out.put_u32_le(0);
+                out.put_u8(0);
+                out.put_i32_le((target - row as i64) as i32);
+                let row = target as usize;
+                self.objects
+                    .insert(handle, MailObject::Table { row, columns });
+            }
+            (id::SOURCE_COPY_MESSAGES, Some(MailObject::Store)) => {
+                self.open(handles, output.unwrap(), MailObject::Source { position: 0 });
+                out.put_u32_le(0);
+            }
+            (id::SOURCE_GET_BUFFER, Some(MailObject::Source { position })) => {
+                let RequestDetail::GetBuffer { size } = one.detail else {
+                    unreachable!("it is read as one")
+                };
+                let most = usize::from(size).min(CHUNK).min(room);
+                let end = self.transfer.len().min(position + most);
+                let is_done = end == self.transfer.len();
+                out.put_u32_le(0);
+                out.put_u16_le(if is_done { 3 } else { 1 });
+                out.put_bytes(0, 5);
+                out.put_u16_le((end - position) as u16);
+                out.put_slice(&self.transfer[position..end]);
+                self.objects
+                    .insert(handle, MailObject::Source { position: end });
+            }
+            (id::READ_STREAM, _) => {
+                out.put_u32_le(NULL_OBJECT);
+                out.put_u16_le(0);
+            }
+            (id::SOURCE_GET_BUFFER, _) => {
+                out.put_u32_le(NULL_OBJECT);
+                out.put_bytes(0, 9);
+            }
+            _ => out.put_u32_le(NULL_OBJECT),
+        }
+    }
+
+    fn move_stream(&mut self, handle: u32, to: usize) {
+        if let Some(MailObject::Stream { position, .. }) = self.objects.get_mut(&handle) {
+            *position = to;
+        }
+    }
+}
+
+/// Takes the events behind a list of responses, and returns their numbers.
+pub(super) fn strip_events(rops: &mut Bytes) -> Vec<u32> {
+    let mut events = Vec::new();
+    while let Some(at) = rops.len().checked_sub(EVENT)
+        && rops[at..at + 6] == EVENT_HEAD
+    {
+        events.insert(0, u32::from_le_bytes(rops[at + 6..].try_into().unwrap()));
+        rops.truncate(at);
+    }
+    events
+}

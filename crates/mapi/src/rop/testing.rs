@@ -1,0 +1,193 @@
+//! Entries for fuzzing, and their good inputs.
+
+use bytes::Bytes;
+use vocab::{FlowSegment, Time};
+
+use super::buffer::RopBuffer;
+use super::request::read_requests;
+use super::response::read_responses;
+use super::tactics::{CallOutcome, FarOutput, NearOutput, TacticsFar, TacticsNear};
+use crate::emsmdb::rpc::{CHAIN, RequestEnvelope, RpcRequest, RpcResponse};
+use crate::emsmdb::{ContextHandle, ExtendedFlags, PlainBuffer, connect, lz77, opnum};
+
+/// Outputs after one input past which a machine is taken to be in a circle.
+const MOST_OUTPUTS: usize = 10_000;
+
+/// Bytes as compressed data, and as data to compress.
+///
+/// # Panics
+/// When compressed data does not read back equal.
+pub fn compression(bytes: &[u8]) {
+    let size = usize::from(u16::from_le_bytes(*bytes.first_chunk().unwrap_or(&[0; 2])));
+    if let Ok(plain) = lz77::decompress(bytes.get(2..).unwrap_or_default(), size) {
+        assert_eq!(plain.len(), size);
+    }
+    let compressed = lz77::compress(bytes);
+    assert_eq!(
+        lz77::decompress(&compressed, bytes.len()).as_deref(),
+        Ok(bytes)
+    );
+}
+
+/// Bytes as every stub. What is read can be written and read again equal.
+///
+/// # Panics
+/// When it cannot.
+pub fn stubs(bytes: &[u8]) {
+    let stub = Bytes::copy_from_slice(bytes);
+    for opnum in [opnum::RPC, opnum::RPC_EXT2] {
+        if let Ok(request) = RpcRequest::read(opnum, &stub) {
+            let again = RpcRequest::read(opnum, &request.write()).expect("it was just written");
+            assert_eq!(plain(&again.buffers), plain(&request.buffers));
+            assert_eq!(again.envelope, request.envelope);
+        }
+        if let Ok(response) = RpcResponse::read(opnum, &stub) {
+            let again = RpcResponse::read(opnum, &response.write()).expect("it was just written");
+            assert_eq!(plain(&again.buffers), plain(&response.buffers));
+        }
+    }
+    for opnum in [opnum::CONNECT, opnum::CONNECT_EX] {
+        if let Ok(request) = connect::ConnectRequest::read(opnum, &stub) {
+            let again = connect::ConnectRequest::read(opnum, &request.write());
+            assert_eq!(again.as_ref(), Ok(&request));
+        }
+        if let Ok(response) = connect::ConnectResponse::read(opnum, &stub) {
+            let again = connect::ConnectResponse::read(opnum, &response.write());
+            assert_eq!(again.as_ref(), Ok(&response));
+        }
+    }
+    let _ = connect::ContextStub::read(&stub);
+}
+
+fn plain(buffers: &[PlainBuffer]) -> Vec<&Bytes> {
+    buffers.iter().map(|one| &one.bytes).collect()
+}
+
+/// Bytes as a ROP buffer, of requests and of the answers to them.
+///
+/// # Panics
+/// When a ROP reaches beyond its list.
+pub fn lists(bytes: &[u8]) {
+    let split = bytes.len().min(usize::from(*bytes.first().unwrap_or(&0)));
+    let (asked, answered) = bytes.split_at(split);
+    for bytes in [asked, answered, bytes] {
+        let bytes = Bytes::copy_from_slice(bytes);
+        if let Ok(buffer) = RopBuffer::read(&bytes) {
+            assert_eq!(buffer.write(), bytes);
+        }
+    }
+    let list = |bytes: &[u8]| RopBuffer {
+        rops: Bytes::copy_from_slice(bytes),
+        handles: vec![1, 2],
+    };
+    let asked = list(asked.get(1..).unwrap_or_default());
+    let Ok(requests) = read_requests(&asked) else {
+        return;
+    };
+    let answered = list(answered);
+    let columns = Some(vec![0x0037_001f, 0x0e06_0040, 0x1000_101f]);
+    let responses = read_responses(&requests, &answered, |_| columns.clone());
+    let end = responses.responses.last().map_or(0, |last| last.end);
+    assert!(end <= answered.rops.len());
+}
+
+/// Bytes as calls of a client, answers of a server and segments between both machines.
+///
+/// # Panics
+/// When a machine does not come to rest.
+pub fn machines(bytes: &[u8]) {
+    let mut near = TacticsNear::new(true);
+    let mut far = TacticsFar::new(true);
+    let mut rest = bytes;
+    let mut waiting = Vec::new();
+    while let Some((head, more)) = rest.split_first_chunk::<3>() {
+        let [step, high, low] = *head;
+        let length = usize::from(u16::from_be_bytes([high, low])).min(more.len());
+        let (piece, behind) = more.split_at(length);
+        rest = behind;
+        let piece = Bytes::copy_from_slice(piece);
+        match step % 8 {
+            0 => near.call(Time::ZERO, u64::from(step), opnum::RPC, piece),
+            1 => near.call(Time::ZERO, u64::from(step), opnum::RPC_EXT2, piece),
+            2 => near.call(Time::ZERO, u64::from(step), u16::from(step / 8), piece),
+            3 | 4 if waiting.pop().is_some() => {
+                far.answered(Time::ZERO, CallOutcome::Response(piece));
+            }
+            5 if waiting.pop().is_some() => {
+                far.answered(Time::ZERO, CallOutcome::Fault(u32::from(step)));
+            }
+            6 => near.segment(Time::ZERO, segment(step, piece)),
+            7 => far.segment(Time::ZERO, segment(step, piece)),
+            _ => {}
+        }
+        for _ in 0..MOST_OUTPUTS {
+            if let Some(output) = near.poll_output() {
+                if let NearOutput::ToFar(segment) = output {
+                    far.segment(Time::ZERO, segment);
+                }
+                continue;
+            }
+            match far.poll_output() {
+                Some(FarOutput::ToNear(segment)) => near.segment(Time::ZERO, segment),
+                Some(FarOutput::Call { .. }) => waiting.push(()),
+                Some(FarOutput::Close) => {}
+                None => break,
+            }
+        }
+        assert!(
+            near.poll_output().is_none(),
+            "the machines do not come to rest"
+        );
+    }
+}
+
+fn segment(step: u8, bytes: Bytes) -> FlowSegment {
+    match step / 8 % 3 {
+        0 => FlowSegment::frame(bytes),
+        1 => FlowSegment::control(bytes),
+        _ => FlowSegment::payload(bytes),
+    }
+}
+
+/// Requests and answers of a stream that is opened and read, for both generations: the number of
+/// the method and two stubs.
+#[must_use]
+pub fn samples() -> Vec<(u16, Bytes, Bytes)> {
+    let envelopes = [
+        RequestEnvelope::Xp {
+            most: 0x7fff,
+            out_max: 0x7fff,
+        },
+        RequestEnvelope::Extended {
+            flags: CHAIN,
+            out_max: 0x1_8008,
+            auxiliary: Bytes::new(),
+            auxiliary_max: 0x1008,
+        },
+    ];
+    let asked = RopBuffer {
+        rops: Bytes::from_static(&[0x2b, 0, 0, 1, 2, 1, 1, 0x37, 0, 0x2c, 0, 1, 4, 0]),
+        handles: vec![5, u32::MAX],
+    };
+    let answered = RopBuffer {
+        rops: Bytes::from_static(&[
+            0x2b, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0x2c, 1, 0, 0, 0, 0, 4, 0, 1, 2, 3, 4,
+        ]),
+        handles: vec![5, 6],
+    };
+    let flags = ExtendedFlags(ExtendedFlags::COMPRESSED | ExtendedFlags::XOR_MAGIC);
+    let sample = |envelope: RequestEnvelope| {
+        let buffer = |buffer: &RopBuffer| PlainBuffer {
+            flags,
+            bytes: buffer.write(),
+        };
+        let request = RpcRequest {
+            context: ContextHandle([3; 20]),
+            envelope,
+            buffers: vec![buffer(&asked)],
+        };
+        let response = RpcResponse::answering(&request, vec![buffer(&answered)]);
+        (request.envelope.opnum(), request.write(), response.write())
+    };
+    envelopes.into_iter().map(sample).collect()
+}
