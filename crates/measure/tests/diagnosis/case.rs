@@ -13,11 +13,11 @@ use emulate::{
     QueueConfig, QueueDiscipline, QueueLimit, RedConfig, TokenBucket,
 };
 use measure::diagnosis::{DiagnosisCause, SizeProbe, TcpSegment, TwoEnded};
+use tcp::CongestionAlgorithm;
 use vocab::{Bitrate, ByteCount, Probability, SeededRandom, Time};
 
 use crate::capture::{self, CaptureSettings};
-use crate::tcp::{CongestionControl, ConnectionSettings};
-use crate::transfer::{self, TapPoint};
+use crate::transfer::{self, ConnectionSettings, TapPoint};
 use crate::world::{BackgroundTraffic, HopChain, HostClocks, StagePlan, stage};
 
 /// The share of the RTT that lies before the bottleneck, each way.
@@ -457,9 +457,11 @@ impl PathCase {
         let plan = transfer::TransferPlan {
             settings: ConnectionSettings {
                 control: match self.half {
-                    CaseSplit::Tuning => CongestionControl::Cubic,
-                    CaseSplit::HeldOut => [CongestionControl::Cubic, CongestionControl::Reno]
-                        [(self.seed / 2 % 2) as usize],
+                    CaseSplit::Tuning => CongestionAlgorithm::Cubic,
+                    CaseSplit::HeldOut => {
+                        [CongestionAlgorithm::Cubic, CongestionAlgorithm::NewReno]
+                            [(self.seed / 2 % 2) as usize]
+                    }
                 },
                 packet: self.packet,
                 window: ByteCount::new(self.window()),
@@ -503,7 +505,6 @@ impl PathCase {
                 0 => 0.1,
                 _ => 0.0,
             },
-            window: self.window(),
         };
         let (_, seen, dropped) = self.transfer(Some(tap));
         let segments = capture::segments(&seen, self.packet, taking);

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use emulate::{DirectionConfig, LineConfig, QueueConfig, QueueLimit};
 use measure::diagnosis::{DiagnosisCause, LoadStage, TcpRun, TwoEnded, diagnose};
+use tcp::CongestionAlgorithm;
 use vocab::{Bitrate, ByteCount, SeededRandom, Time};
 
 use crate::case::times;
-use crate::tcp::{CongestionControl, ConnectionSettings};
-use crate::transfer;
+use crate::transfer::{self, ConnectionSettings};
 use crate::world::{HopChain, HostClocks, StagePlan, stage};
 
 const PACKET: u64 = 1_500;
@@ -66,7 +66,7 @@ impl StudyPath {
     ) -> TcpRun {
         let plan = transfer::TransferPlan {
             settings: ConnectionSettings {
-                control: CongestionControl::Cubic,
+                control: CongestionAlgorithm::Cubic,
                 packet,
                 window: ByteCount::new(window),
                 buffer: ByteCount::new(64 << 20),

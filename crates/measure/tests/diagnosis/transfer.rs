@@ -1,16 +1,24 @@
 //! TCP connections over a path in virtual time, with the counters of the kernel, and with captures
 //! at either end or in between.
+//!
+//! Segments go over the path as values: the models look at nothing but the length of a packet.
 
 use std::time::Duration;
 
 use measure::diagnosis::{TcpRun, TcpSample};
-use vocab::{ByteCount, Time};
+use measure::tcp_info::TcpInfo;
+use tcp::{
+    CongestionAlgorithm, ConnectionConfig, ConnectionInfo, FlowAddresses, TcpConnection,
+    TcpSegment, packet_length,
+};
+use vocab::{ByteCount, SeededRandom, Time};
 
-use crate::tcp::{AckSegment, ConnectionSettings, TcpReceiver, TcpSender};
 use crate::world::HopChain;
 
-/// The time stamps' IP packet of an acknowledgement without and with its blocks.
-const ACK_BYTES: usize = 52;
+/// IPv4 and TCP headers with the time stamp option.
+pub(crate) const HEADERS: u64 = 52;
+/// Headers without options, by which a full packet is longer than the MSS.
+const BARE_HEADERS: u64 = 40;
 /// Interval of the TCP_INFO samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(20);
 
@@ -27,16 +35,20 @@ pub(crate) enum TapPoint {
 #[derive(Clone, Debug)]
 pub(crate) struct CapturedPacket {
     pub(crate) at: Time,
-    pub(crate) connection: usize,
-    pub(crate) what: PacketContent,
-    /// The sender's time stamp and its echo of the other's, in milliseconds.
-    pub(crate) stamps: (u32, u32),
+    /// The ends, its sender as the local one.
+    pub(crate) addresses: FlowAddresses,
+    pub(crate) segment: TcpSegment,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) enum PacketContent {
-    Segment(u64),
-    Ack(AckSegment),
+/// Settings of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionSettings {
+    pub(crate) control: CongestionAlgorithm,
+    /// The IP packet of a full segment; 52 bytes of it are headers with time stamps.
+    pub(crate) packet: u64,
+    pub(crate) window: ByteCount,
+    pub(crate) buffer: ByteCount,
+    pub(crate) total: ByteCount,
 }
 
 /// Connections to run.
@@ -51,23 +63,25 @@ pub(crate) struct TransferPlan {
 }
 
 struct SimulatedConnection {
-    sender: TcpSender,
-    receiver: TcpReceiver,
+    addresses: FlowAddresses,
     start: Time,
+    /// Its first segment comes when it starts; the receiver exists from the first SYN on.
+    sender: Option<TcpConnection>,
+    receiver: Option<TcpConnection>,
+    has_written: bool,
     samples: Vec<TcpSample>,
-    /// The latest stamps that each end has had from the other.
-    stamp_at_sender: u32,
-    stamp_at_receiver: u32,
 }
 
 struct SimulatedTransfer<'a> {
     forward: &'a mut HopChain,
     reverse: &'a mut HopChain,
     plan: TransferPlan,
+    config: ConnectionConfig,
+    random: SeededRandom,
     connections: Vec<SimulatedConnection>,
     /// Segments by the name that a packet has on the path.
-    segments: Vec<(usize, u64, (u32, u32))>,
-    acks: Vec<(usize, AckSegment, (u32, u32))>,
+    segments: Vec<(usize, TcpSegment)>,
+    acks: Vec<(usize, TcpSegment)>,
     seen: Vec<CapturedPacket>,
 }
 
@@ -78,18 +92,30 @@ pub(crate) fn run(
     start: Time,
     plan: TransferPlan,
 ) -> (TcpRun, Vec<CapturedPacket>, Time) {
+    let settings = plan.settings;
     let connections = (0..plan.connections).map(|index| SimulatedConnection {
-        sender: TcpSender::new(plan.settings),
-        receiver: TcpReceiver::default(),
+        addresses: FlowAddresses {
+            local: ([10, 1, 0, 1], 40_000 + index as u16).into(),
+            remote: ([10, 2, 0, 1], 443).into(),
+        },
         start: start + plan.stagger * index as u32,
+        sender: None,
+        receiver: None,
+        has_written: false,
         samples: Vec::new(),
-        stamp_at_sender: 0,
-        stamp_at_receiver: 0,
     });
     let mut transfer = SimulatedTransfer {
         forward,
         reverse,
         plan,
+        config: ConnectionConfig {
+            congestion: settings.control,
+            mss: (settings.packet - BARE_HEADERS) as u16,
+            receive_buffer: settings.window,
+            send_buffer: settings.buffer,
+            ..ConnectionConfig::pattern()
+        },
+        random: SeededRandom::from_seed(0x7cb),
         connections: connections.collect(),
         segments: Vec::new(),
         acks: Vec::new(),
@@ -108,7 +134,7 @@ pub(crate) fn run(
         let done = transfer
             .connections
             .iter()
-            .all(|connection| connection.sender.is_done());
+            .all(SimulatedConnection::is_done);
         let next = transfer.next(now).unwrap_or(sample_at).min(sample_at);
         if done || next > end {
             break;
@@ -128,145 +154,170 @@ pub(crate) fn run(
     (run, transfer.seen, now)
 }
 
+impl SimulatedConnection {
+    fn is_done(&self) -> bool {
+        let sender = self.sender.as_ref();
+        self.has_written && sender.is_some_and(TcpConnection::is_all_acknowledged)
+    }
+
+    /// Starts the sender, lets timers expire, and writes the data once the connection is open.
+    fn advance(
+        &mut self,
+        now: Time,
+        config: ConnectionConfig,
+        total: ByteCount,
+        random: &mut SeededRandom,
+    ) {
+        if self.start > now {
+            return;
+        }
+        let addresses = self.addresses;
+        let sender = self
+            .sender
+            .get_or_insert_with(|| TcpConnection::connect(addresses, config, random));
+        for end in [Some(&mut *sender), self.receiver.as_mut()]
+            .into_iter()
+            .flatten()
+        {
+            if end.poll_timeout().is_some_and(|due| due <= now) {
+                end.handle_timeout(now);
+            }
+        }
+        if !self.has_written && sender.is_established() {
+            self.has_written = true;
+            sender.write_pattern(now, total);
+        }
+    }
+}
+
 impl SimulatedTransfer<'_> {
     fn step(&mut self, now: Time) {
         for index in 0..self.connections.len() {
-            let connection = &mut self.connections[index];
-            if connection.start > now {
-                continue;
-            }
-            connection.sender.on_timeout(now);
-            if connection.receiver.ack_at.is_some_and(|at| at <= now) {
-                let ack = connection.receiver.acknowledge();
-                self.answer(now, index, ack);
-            }
-            self.send(now, index);
+            self.advance(now, index);
         }
         while let Some(name) = {
-            let (segments, seen, tap) = (&self.segments, &mut self.seen, self.plan.tap);
+            let (segments, connections) = (&self.segments, &self.connections);
+            let (seen, tap) = (&mut self.seen, self.plan.tap);
             self.forward.poll(now, |hop, name| {
                 if tap == Some(TapPoint::Behind(hop))
-                    && let Some((connection, number, stamps)) = segments.get(name as usize)
+                    && let Some((index, segment)) = segments.get(name as usize)
                 {
-                    let what = PacketContent::Segment(*number);
                     seen.push(CapturedPacket {
                         at: now,
-                        connection: *connection,
-                        what,
-                        stamps: *stamps,
+                        addresses: connections[*index].addresses,
+                        segment: segment.clone(),
                     });
                 }
             })
         } {
-            let Some((index, number, stamps)) = self.segments.get(name as usize).copied() else {
+            let Some((index, segment)) = self.segments.get(name as usize).cloned() else {
                 continue;
             };
-            self.connections[index].stamp_at_receiver = stamps.0;
-            self.see(
-                TapPoint::Receiver,
-                now,
-                index,
-                PacketContent::Segment(number),
-                stamps,
-            );
-            if let Some(ack) = self.connections[index].receiver.on_segment(now, number) {
-                self.answer(now, index, ack);
-            }
+            self.see(TapPoint::Receiver, now, index, Direction::Forward, &segment);
+            self.arrive_at_receiver(now, index, &segment);
+            self.advance(now, index);
         }
         while let Some(name) = {
-            let (acks, seen, tap) = (&self.acks, &mut self.seen, self.plan.tap);
+            let (acks, connections) = (&self.acks, &self.connections);
+            let (seen, tap) = (&mut self.seen, self.plan.tap);
             self.reverse.poll(now, |_hop, name| {
                 if matches!(tap, Some(TapPoint::Behind(_)))
-                    && let Some((connection, ack, stamps)) = acks.get(name as usize)
+                    && let Some((index, segment)) = acks.get(name as usize)
                 {
-                    let what = PacketContent::Ack(ack.clone());
                     seen.push(CapturedPacket {
                         at: now,
-                        connection: *connection,
-                        what,
-                        stamps: *stamps,
+                        addresses: connections[*index].addresses.reversed(),
+                        segment: segment.clone(),
                     });
                 }
             })
         } {
-            let Some((index, ack, stamps)) = self.acks.get(name as usize).cloned() else {
+            let Some((index, segment)) = self.acks.get(name as usize).cloned() else {
                 continue;
             };
-            self.connections[index].sender.on_ack(now, &ack);
-            self.connections[index].stamp_at_sender = stamps.0;
-            self.see(
-                TapPoint::Sender,
-                now,
-                index,
-                PacketContent::Ack(ack),
-                stamps,
-            );
-            self.send(now, index);
+            self.see(TapPoint::Sender, now, index, Direction::Back, &segment);
+            if let Some(sender) = &mut self.connections[index].sender {
+                sender.handle_segment(now, &segment);
+            }
+            self.advance(now, index);
         }
     }
 
-    fn send(&mut self, now: Time, index: usize) {
-        let bytes = self.plan.settings.packet as usize;
-        while let Some((number, _)) = self.connections[index].sender.poll(now) {
+    fn arrive_at_receiver(&mut self, now: Time, index: usize, segment: &TcpSegment) {
+        let connection = &mut self.connections[index];
+        match &mut connection.receiver {
+            Some(receiver) => receiver.handle_segment(now, segment),
+            None => {
+                let addresses = connection.addresses.reversed();
+                let (config, random) = (self.config, &mut self.random);
+                connection.receiver =
+                    TcpConnection::accept(now, addresses, config, segment, random);
+            }
+        }
+    }
+
+    /// Lets a connection do what it can, and sends the segments that this makes.
+    fn advance(&mut self, now: Time, index: usize) {
+        let (config, total) = (self.config, self.plan.settings.total);
+        self.connections[index].advance(now, config, total, &mut self.random);
+        while let Some(segment) = self.output(now, index, Direction::Forward) {
+            let bytes = packet_length(&self.connections[index].addresses, &segment);
+            self.see(TapPoint::Sender, now, index, Direction::Forward, &segment);
             let name = self.segments.len() as u64;
-            let stamps = (milliseconds(now), self.connections[index].stamp_at_sender);
-            self.segments.push((index, number, stamps));
-            self.see(
-                TapPoint::Sender,
-                now,
-                index,
-                PacketContent::Segment(number),
-                stamps,
-            );
+            self.segments.push((index, segment));
             self.forward.send(now, bytes, name);
         }
+        while let Some(segment) = self.output(now, index, Direction::Back) {
+            let bytes = packet_length(&self.connections[index].addresses, &segment);
+            self.see(TapPoint::Receiver, now, index, Direction::Back, &segment);
+            let name = self.acks.len() as u64;
+            self.acks.push((index, segment));
+            self.reverse.send(now, bytes, name);
+        }
     }
 
-    fn answer(&mut self, now: Time, index: usize, ack: AckSegment) {
-        let bytes = ACK_BYTES
-            + if ack.blocks.is_empty() {
-                0
-            } else {
-                4 + 8 * ack.blocks.len()
-            };
-        let name = self.acks.len() as u64;
-        let stamps = (milliseconds(now), self.connections[index].stamp_at_receiver);
-        self.see(
-            TapPoint::Receiver,
-            now,
-            index,
-            PacketContent::Ack(ack.clone()),
-            stamps,
-        );
-        self.acks.push((index, ack, stamps));
-        self.reverse.send(now, bytes, name);
+    fn output(&mut self, now: Time, index: usize, direction: Direction) -> Option<TcpSegment> {
+        let connection = &mut self.connections[index];
+        let end = match direction {
+            Direction::Forward => &mut connection.sender,
+            Direction::Back => &mut connection.receiver,
+        };
+        end.as_mut()?.poll_output(now)
     }
 
     fn see(
         &mut self,
         at: TapPoint,
         now: Time,
-        connection: usize,
-        what: PacketContent,
-        stamps: (u32, u32),
+        index: usize,
+        direction: Direction,
+        segment: &TcpSegment,
     ) {
         if self.plan.tap == Some(at) {
+            let addresses = self.connections[index].addresses;
             self.seen.push(CapturedPacket {
                 at: now,
-                connection,
-                what,
-                stamps,
+                addresses: match direction {
+                    Direction::Forward => addresses,
+                    Direction::Back => addresses.reversed(),
+                },
+                segment: segment.clone(),
             });
         }
     }
 
     fn sample(&mut self, now: Time) -> ByteCount {
         let mut received = 0;
-        let payload = self.plan.settings.packet - crate::tcp::HEADERS;
         for connection in &mut self.connections {
-            received += connection.receiver.next * payload;
-            if connection.start <= now {
-                let info = connection.sender.info(now);
+            if let Some(receiver) = &connection.receiver {
+                received += receiver.bytes_received().bytes();
+            }
+            if let Some(sender) = connection
+                .sender
+                .as_ref()
+                .filter(|_| connection.has_written)
+            {
+                let info = kernel_counters(&sender.info(now));
                 connection.samples.push(TcpSample { at: now, info });
             }
         }
@@ -276,18 +327,45 @@ impl SimulatedTransfer<'_> {
     fn next(&self, now: Time) -> Option<Time> {
         let ends = self.connections.iter().flat_map(|connection| {
             let start = Some(connection.start).filter(|start| *start > now);
+            let timer = |end: &Option<TcpConnection>| end.as_ref()?.poll_timeout();
             [
                 start,
-                connection.sender.timeout(),
-                connection.receiver.ack_at,
+                timer(&connection.sender),
+                timer(&connection.receiver),
             ]
         });
-        let ways = [self.forward.next(), self.reverse.next()];
-        ends.chain(ways).flatten().min().map(|next| next.max(now))
+        let paths = [self.forward.next(), self.reverse.next()];
+        ends.chain(paths).flatten().min().map(|next| next.max(now))
     }
 }
 
-/// A host's clock of time stamps, near its wrap.
-fn milliseconds(now: Time) -> u32 {
-    ((now.as_nanos() / 1_000_000) as u32).wrapping_sub(5_000)
+/// Direction of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Forward,
+    Back,
+}
+
+/// Counters as the kernel gives them.
+fn kernel_counters(info: &ConnectionInfo) -> TcpInfo {
+    TcpInfo {
+        segment_bytes: info.segment_bytes,
+        rtt: info.rtt,
+        rtt_variance: info.rtt_variance,
+        rtt_min: info.rtt_min,
+        congestion_window: info.congestion_window,
+        slow_start_threshold: info.slow_start_threshold,
+        unacknowledged: info.unacknowledged,
+        segments_retransmitted: info.segments_retransmitted as u32,
+        bytes_acknowledged: info.bytes_acknowledged,
+        bytes_received: info.bytes_received,
+        bytes_sent: info.bytes_sent,
+        bytes_retransmitted: info.bytes_retransmitted,
+        busy: info.busy,
+        receive_window_limited: info.receive_window_limited,
+        send_buffer_limited: info.send_buffer_limited,
+        reorderings: info.reorderings,
+        peer_window: Some(info.peer_window),
+        ..TcpInfo::default()
+    }
 }
