@@ -271,3 +271,43 @@ fn many_flows_share_a_line() {
     );
     assert!(rate > 70.0, "{rate}");
 }
+
+/// The virtual time of the measurement, after a second in which the flows open.
+const MEASURED: Duration = Duration::from_secs(5);
+
+#[test]
+#[ignore = "long: prints how fast 2,000 flows over 1 Gbit/s run, half a minute"]
+fn two_thousand_flows_fill_a_gigabit() {
+    let path = direction(1_000, Duration::from_millis(10), ByteCount::mebibytes(2));
+    let mut pair = symmetric(path, 7);
+    let config = ConnectionConfig::pattern();
+    pair.listen(config);
+    for _ in 0..2_000 {
+        let now = pair.clock.now();
+        let client = pair.connect(config);
+        pair.client.with_connection(client, |connection| {
+            connection.write_pattern(now, ByteCount::new(1 << 40));
+        });
+        pair.run_for(Duration::from_micros(500));
+    }
+    let carried = |pair: &TcpHostPair| pair.link.forward.counters().delivered.bytes;
+    let before = carried(&pair);
+    let began = processor_time();
+    pair.run_for(MEASURED);
+    let took = processor_time() - began;
+    let rate = (carried(&pair) - before) as f64 * 8.0 / MEASURED.as_secs_f64() / MEGABIT as f64;
+    let speed = MEASURED.as_secs_f64() / took.as_secs_f64();
+    let mut out = std::io::stdout();
+    let text =
+        format!("2,000 flows, {rate:.0} Mbit/s of packets: {speed:.2} times real time on a core\n");
+    let _ = std::io::Write::write_all(&mut out, text.as_bytes());
+    assert!(rate > 950.0, "{rate}");
+}
+
+/// Processor time of this thread, which the load of other programs does not change.
+#[allow(clippy::disallowed_methods, reason = "a measurement reads a clock")]
+fn processor_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    let nanoseconds = text.split_whitespace().next().unwrap().parse().unwrap();
+    Duration::from_nanos(nanoseconds)
+}
