@@ -27,6 +27,7 @@ mod iperf3;
 mod lab_plan;
 mod link_files;
 mod mapi_rop;
+mod mapi_wire;
 mod measure_wire;
 mod offload;
 mod proxy;
@@ -95,6 +96,11 @@ pub const ENTRIES: &[FuzzEntry] = &[
         name: "mapi_machines",
         run: mapi_rop::machines,
         seeds: mapi_rop::machines_seeds,
+    },
+    FuzzEntry {
+        name: "mapi_dce_rpc",
+        run: mapi_wire::dce_rpc,
+        seeds: mapi_wire::dce_rpc_seeds,
     },
     FuzzEntry {
         name: "accelerate_smb_structures",

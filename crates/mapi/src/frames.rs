@@ -8,6 +8,7 @@ use bytes::Bytes;
 use vocab::{ByteReader, ByteWriter, TruncatedInput};
 use zeroize::Zeroizing;
 
+use crate::rpc::association::FRAGMENT_MIN;
 use crate::rpc::pdu::{CALL_HEADER, HEADER};
 use crate::rpc::security::SessionSecret;
 use crate::rpc::splitter::SecurityTrailer;
@@ -20,6 +21,7 @@ mod kind {
     pub(super) const MAY_STORE: u8 = 2;
     pub(super) const KEYS: u8 = 3;
     pub(super) const OPENED: u8 = 4;
+    pub(super) const MAILBOX: u8 = 5;
 }
 
 /// A message from one half to the other.
@@ -33,12 +35,19 @@ pub(crate) enum HalfFrame {
     /// From the far half: the keys of a security context. The near half opens the client's PDUs
     /// from here on, and the far half those of the server.
     Keys {
-        /// The number of the security context.
-        context: u32,
+        /// Its mechanism, level and number.
+        protection: SecurityTrailer,
         /// Its secret.
         secret: SessionSecret,
         /// True if the far node lets decrypted content into the dictionary.
         may_store: bool,
+    },
+    /// From the far half: the machines of the mailbox take the client's calls from here on.
+    Mailbox {
+        /// The presentation context of the mailbox interface.
+        context_id: u16,
+        /// Bytes of the largest fragment that the client takes.
+        fragment_max: u16,
     },
     /// The next bytes of control or payload are the stub of a PDU that was opened.
     Opened {
@@ -61,13 +70,21 @@ impl HalfFrame {
             Self::Blind => begin(kind::BLIND),
             Self::MayStore => begin(kind::MAY_STORE),
             Self::Keys {
-                context,
+                protection,
                 secret,
                 may_store,
             } => {
                 begin(kind::KEYS);
-                out.u32(*context).bytes(&*secret.key).u32(secret.flags);
+                out.bytes(&protection.emit());
+                out.bytes(&*secret.key).u32(secret.flags);
                 out.u32(secret.first_sequence).u8(u8::from(*may_store));
+            }
+            Self::Mailbox {
+                context_id,
+                fragment_max,
+            } => {
+                begin(kind::MAILBOX);
+                out.u16(*context_id).u16(*fragment_max);
             }
             Self::Opened {
                 head,
@@ -93,13 +110,17 @@ impl HalfFrame {
             kind::BLIND => Self::Blind,
             kind::MAY_STORE => Self::MayStore,
             kind::KEYS => Self::Keys {
-                context: reader.u32()?,
+                protection: SecurityTrailer::parse(reader.array()?),
                 secret: SessionSecret {
                     key: Zeroizing::new(reader.array()?),
                     flags: reader.u32()?,
                     first_sequence: reader.u32()?,
                 },
                 may_store: reader.u8()? != 0,
+            },
+            kind::MAILBOX => Self::Mailbox {
+                context_id: reader.u16()?,
+                fragment_max: reader.u16()?.max(FRAGMENT_MIN),
             },
             kind::OPENED => {
                 let stub_length = reader.u16()?;
@@ -134,9 +155,13 @@ mod tests {
             HalfFrame::Blind,
             HalfFrame::MayStore,
             HalfFrame::Keys {
-                context: 79_231,
+                protection: SecurityTrailer::parse([10, 6, 0, 0, 1, 2, 3, 4]),
                 secret,
                 may_store: true,
+            },
+            HalfFrame::Mailbox {
+                context_id: 1,
+                fragment_max: 5_840,
             },
             HalfFrame::Opened {
                 head: vec![5; 24],

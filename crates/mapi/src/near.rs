@@ -1,21 +1,21 @@
 //! The half beside the client.
 //!
 //! ```text
-//!  Passing ──Keys──► Opening ──┐
-//!     │                 │      └─► closed: a signature of the client is not valid
-//!     └──── Blind ◄─────┘  the client's bytes are no PDUs
+//!  Passing ──Keys, Mailbox──► Opening ──┐
+//!     │                          │      └─► closed: a signature of the client is not valid
+//!     └──────── Blind ◄──────────┘  the client's bytes are no PDUs
 //! ```
 //! | state | client's bytes | held |
 //! | --- | --- | --- |
 //! | passing | pass at once, stubs apart; protected PDUs are counted | nothing |
-//! | opening | protected PDUs are verified and cross in the clear; others pass | the begin of a PDU |
+//! | opening | protected PDUs are verified and cross in the clear; calls to the mailbox go to its machine; others pass | the begin of a PDU, fragments of calls |
 //! | blind | pass at once | nothing |
 //!
 //! It never lets go: the far half decides, because it knows whether the near half may still hold
 //! or have opened something. It holds nothing before the far half has sent keys, which the far half
 //! does only when it will not let go any more.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use accelerate::{
     AcceleratorHalf, AcceleratorInput, AcceleratorOutput, FrameKind, LettingGo, ReasonCode,
@@ -25,10 +25,14 @@ use vocab::{FlowSegment, Time};
 
 use crate::frames::HalfFrame;
 use crate::protected::{GatheredBytes, OpenSession, OpenedGatherer, segments};
+use crate::rop::tactics::{CallOutcome, NearOutput, TacticsNear};
+use crate::rpc::calls::{CallGatherer, GatheredFragment};
 use crate::rpc::cutter::{PassedPdu, PduCutter};
+use crate::rpc::fragments::{CallFrame, unprotected};
 use crate::rpc::ntlm::MessageOrigin;
+use crate::rpc::pdu::{PduKind, pfc};
 use crate::rpc::security::{self, OpenedPdu, SessionSecret};
-use crate::rpc::splitter::{PduSplitter, RawPdu, level};
+use crate::rpc::splitter::{PduSplitter, RawPdu, SecurityTrailer, level};
 
 /// Security contexts whose PDUs are counted. Clients of Exchange have one or two.
 const COUNTED_MAX: usize = 16;
@@ -48,8 +52,22 @@ pub(crate) struct MapiNearHalf {
     may_store: bool,
     passed: BTreeMap<u32, PassedCount>,
     session: Option<OpenSession>,
+    mailbox: Option<NearMailbox>,
     gatherer: OpenedGatherer,
+    now: Time,
     outputs: VecDeque<AcceleratorOutput>,
+}
+
+/// The client's calls to its mailbox, and the machine that takes them.
+#[derive(Debug)]
+struct NearMailbox {
+    context_id: u16,
+    /// Bytes of the largest fragment that the client takes.
+    fragment_max: u16,
+    calls: CallGatherer,
+    /// Calls that the machine has.
+    taken: BTreeSet<u32>,
+    machine: TacticsNear,
 }
 
 #[derive(Debug)]
@@ -72,7 +90,9 @@ impl MapiNearHalf {
             may_store,
             passed: BTreeMap::new(),
             session: None,
+            mailbox: None,
             gatherer: OpenedGatherer::default(),
+            now: Time::ZERO,
             outputs: VecDeque::new(),
         }
     }
@@ -149,22 +169,137 @@ impl MapiNearHalf {
     }
 
     fn client_pdu(&mut self, pdu: RawPdu) {
-        let context = pdu.trailer().map(|trailer| trailer.context);
         let session = self
             .session
             .as_mut()
-            .filter(|session| pdu.is_protected() && context == Some(session.context));
-        let Some(session) = session else {
-            return self.pass(&pdu);
+            .filter(|session| pdu.is_protected() && session.protects(pdu.trailer()));
+        let opened = match session {
+            None => None,
+            Some(session) => match security::open(&mut session.from_host, &pdu) {
+                None => return self.close(ReasonCode::FORGED),
+                opened => opened,
+            },
         };
-        match security::open(&mut session.from_host, &pdu) {
+        if self.is_for_mailbox(&pdu) {
+            let clear = opened.map(|opened| RawPdu::parse(opened.to_bytes().into()));
+            return match clear {
+                // In a security context that is not opened here: the machine would miss the call.
+                None if pdu.is_protected() => self.close(ReasonCode::MECHANISM),
+                None if self.session.is_some() => self.pass(&pdu),
+                None => self.mailbox_fragment(pdu),
+                Some(Ok(clear)) => self.mailbox_fragment(clear),
+                Some(Err(_)) => self.close(ReasonCode::VIOLATION),
+            };
+        }
+        match opened {
+            _ if self.is_of_machine(&pdu) => {}
+            None => self.pass(&pdu),
             Some(opened) => {
                 for segment in segments(opened, self.may_store) {
                     self.send_far(segment);
                 }
             }
-            None => self.close(ReasonCode::FORGED),
         }
+    }
+
+    /// True of fragments of calls that the machine takes. The begin of a call may have passed
+    /// before there was a machine; the rest of it passes as well.
+    fn is_for_mailbox(&self, pdu: &RawPdu) -> bool {
+        let Some(mailbox) = &self.mailbox else {
+            return false;
+        };
+        pdu.header.kind == PduKind::Request
+            && !pdu.header.has(pfc::OBJECT)
+            && pdu.context_id() == Some(mailbox.context_id)
+            && (pdu.header.has(pfc::FIRST) || mailbox.calls.holds(pdu.header.call_id))
+    }
+
+    /// True if the client gives up a call that the machine has. The server does not know the call
+    /// by this number, and may answer a cancelled call as any other.
+    fn is_of_machine(&self, pdu: &RawPdu) -> bool {
+        let mailbox = self.mailbox.as_ref();
+        matches!(pdu.header.kind, PduKind::Cancel | PduKind::Orphaned)
+            && mailbox.is_some_and(|of| of.taken.contains(&pdu.header.call_id))
+    }
+
+    fn mailbox_fragment(&mut self, pdu: RawPdu) {
+        let Some(mailbox) = &mut self.mailbox else {
+            return;
+        };
+        match mailbox.calls.fragment(pdu) {
+            GatheredFragment::Partial => {}
+            GatheredFragment::Refused(_) => self.close(ReasonCode::VIOLATION),
+            GatheredFragment::Whole(call) => {
+                let is_new = mailbox.taken.insert(call.call_id);
+                let number = u64::from(call.call_id);
+                match call.opnum {
+                    Some(opnum) if is_new => {
+                        mailbox.machine.call(self.now, number, opnum, call.stub);
+                        self.drain_machine();
+                    }
+                    _ => self.close(ReasonCode::VIOLATION),
+                }
+            }
+        }
+    }
+
+    /// Does what the machine requests.
+    fn drain_machine(&mut self) {
+        while let Some(output) = self
+            .mailbox
+            .as_mut()
+            .and_then(|mailbox| mailbox.machine.poll_output())
+        {
+            match output {
+                NearOutput::Answer { call, outcome } => self.answer(call as u32, &outcome),
+                NearOutput::ToFar(segment) => self.send_far(segment),
+                NearOutput::Close => return self.close(ReasonCode::VIOLATION),
+            }
+        }
+    }
+
+    /// Answers a call of the client.
+    fn answer(&mut self, call_id: u32, outcome: &CallOutcome) {
+        let Some(mailbox) = &mut self.mailbox else {
+            return;
+        };
+        mailbox.taken.remove(&call_id);
+        let (kind, stub) = match outcome {
+            CallOutcome::Response(stub) => (PduKind::Response, stub.clone()),
+            // The status, and four reserved bytes ([C706] §12.6.4.7, The fault PDU).
+            CallOutcome::Fault(status) => {
+                let stub = [status.to_le_bytes(), [0; 4]].concat();
+                (PduKind::Fault, stub.into())
+            }
+        };
+        let frame = CallFrame {
+            kind,
+            call_id,
+            context_id: mailbox.context_id,
+            opnum: 0,
+            protection: self.session.as_ref().map(|session| session.protection),
+            fragment_max: mailbox.fragment_max,
+        };
+        for fragment in frame.fragments(&stub) {
+            let bytes = match &mut self.session {
+                Some(session) => security::seal(&mut session.to_host, &fragment),
+                None => unprotected(fragment),
+            };
+            self.send_client(bytes.into());
+        }
+    }
+
+    /// The machines take the client's calls from here on.
+    fn take_mailbox(&mut self, context_id: u16, fragment_max: u16) {
+        let is_private = self.session.as_ref().is_some_and(OpenSession::is_private);
+        self.mailbox = Some(NearMailbox {
+            context_id,
+            fragment_max,
+            calls: CallGatherer::default(),
+            taken: BTreeSet::new(),
+            machine: TacticsNear::new(self.may_store || !is_private),
+        });
+        self.begin_opening();
     }
 
     /// Sends a PDU on as it is.
@@ -204,7 +339,7 @@ impl MapiNearHalf {
         let (Some(trailer), Some(session)) = (trailer, self.session.as_mut()) else {
             return;
         };
-        if passed.header.kind.is_of_call() && trailer.context == session.context {
+        if passed.header.kind.is_of_call() && session.protects(Some(trailer)) {
             let stub_bytes = match trailer.level {
                 level::PRIVACY => passed.stub_length as u64,
                 _ => 0,
@@ -221,13 +356,17 @@ impl MapiNearHalf {
     }
 
     /// Takes the keys of a security context.
-    fn take_keys(&mut self, context: u32, secret: &SessionSecret, may_store: bool) {
-        let mut session = OpenSession::new(context, secret, MessageOrigin::Client);
-        if let Some(count) = self.passed.remove(&context) {
+    fn take_keys(&mut self, protection: SecurityTrailer, secret: &SessionSecret, may_store: bool) {
+        let mut session = OpenSession::new(protection, secret, MessageOrigin::Client);
+        if let Some(count) = self.passed.remove(&protection.context) {
             session.from_host.skip(count.pdus, count.stub_bytes);
         }
         self.may_store &= may_store;
         self.session = Some(session);
+        self.begin_opening();
+    }
+
+    fn begin_opening(&mut self) {
         if let NearState::Passing(cutter) = &mut self.state {
             self.state = NearState::Opening {
                 cutter: std::mem::take(cutter),
@@ -242,10 +381,14 @@ impl MapiNearHalf {
         }
         match HalfFrame::parse(frame) {
             Some(HalfFrame::Keys {
-                context,
+                protection,
                 secret,
                 may_store,
-            }) if self.session.is_none() => self.take_keys(context, &secret, may_store),
+            }) if self.session.is_none() => self.take_keys(protection, &secret, may_store),
+            Some(HalfFrame::Mailbox {
+                context_id,
+                fragment_max,
+            }) if self.mailbox.is_none() => self.take_mailbox(context_id, fragment_max),
             Some(HalfFrame::Opened {
                 head,
                 trailer,
@@ -255,16 +398,20 @@ impl MapiNearHalf {
                 Ok(None) => {}
                 Err(()) => self.close(ReasonCode::VIOLATION),
             },
-            Some(HalfFrame::Keys { .. } | HalfFrame::Blind | HalfFrame::MayStore) | None => {
-                self.close(ReasonCode::VIOLATION);
-            }
+            Some(
+                HalfFrame::Keys { .. }
+                | HalfFrame::Mailbox { .. }
+                | HalfFrame::Blind
+                | HalfFrame::MayStore,
+            )
+            | None => self.close(ReasonCode::VIOLATION),
         }
     }
 
     /// A PDU of the server that the far half has opened.
     fn server_pdu(&mut self, pdu: &OpenedPdu) {
         let session = self.session.as_mut();
-        match session.filter(|session| session.context == pdu.trailer.context) {
+        match session.filter(|session| session.protects(Some(pdu.trailer))) {
             Some(session) => {
                 let sealed = security::seal(&mut session.to_host, pdu);
                 self.send_client(sealed.into());
@@ -282,6 +429,11 @@ impl MapiNearHalf {
         }
     }
 
+    fn is_for_machine(&self, segment: &FlowSegment) -> bool {
+        let mailbox = self.mailbox.as_ref();
+        mailbox.is_some_and(|mailbox| mailbox.machine.takes(segment))
+    }
+
     fn client_finished(&mut self) {
         if let NearState::Opening { splitter, .. } = &mut self.state {
             let held = splitter.give_back();
@@ -294,7 +446,8 @@ impl MapiNearHalf {
 }
 
 impl AcceleratorHalf for MapiNearHalf {
-    fn handle(&mut self, _now: Time, input: AcceleratorInput) {
+    fn handle(&mut self, now: Time, input: AcceleratorInput) {
+        self.now = now;
         if matches!(self.state, NearState::Closed) {
             return;
         }
@@ -304,6 +457,12 @@ impl AcceleratorHalf for MapiNearHalf {
             }
             AcceleratorInput::Lan(bytes) => self.client_bytes(bytes),
             AcceleratorInput::LanFinished => self.client_finished(),
+            AcceleratorInput::Wan(segment) if self.is_for_machine(&segment) => {
+                if let Some(mailbox) = &mut self.mailbox {
+                    mailbox.machine.segment(now, segment);
+                }
+                self.drain_machine();
+            }
             AcceleratorInput::Wan(segment) if crate::protected::is_bytes(&segment) => {
                 self.server_bytes(segment.bytes);
             }
@@ -333,6 +492,13 @@ impl AcceleratorHalf for MapiNearHalf {
             NearState::Opening { splitter, .. } => splitter.held(),
             NearState::Passing(_) | NearState::Blind | NearState::Closed => 0,
         };
-        held + self.gatherer.held()
+        let mailbox = self.mailbox.as_ref();
+        let mailbox = mailbox.map_or(0, |of| of.calls.held() + of.machine.buffered());
+        held + mailbox + self.gatherer.held()
+    }
+
+    fn answered(&self) -> u64 {
+        let mailbox = self.mailbox.as_ref();
+        mailbox.map_or(0, |mailbox| mailbox.machine.answered())
     }
 }

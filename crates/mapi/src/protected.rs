@@ -17,8 +17,8 @@ use crate::rpc::splitter::{SecurityTrailer, level};
 /// A security context whose secret is known, at one end of the WAN.
 #[derive(Debug)]
 pub(crate) struct OpenSession {
-    /// Its number.
-    pub(crate) context: u32,
+    /// Its mechanism, level and number.
+    pub(crate) protection: SecurityTrailer,
     /// Verifies and opens what the host sends.
     pub(crate) from_host: NtlmProtector,
     /// Protects what the host gets.
@@ -27,16 +27,35 @@ pub(crate) struct OpenSession {
 
 impl OpenSession {
     /// Begins with the first PDU of both directions. The host is the one of this origin.
-    pub(crate) fn new(context: u32, secret: &SessionSecret, host: MessageOrigin) -> Self {
+    pub(crate) fn new(
+        protection: SecurityTrailer,
+        secret: &SessionSecret,
+        host: MessageOrigin,
+    ) -> Self {
         let other = match host {
             MessageOrigin::Client => MessageOrigin::Server,
             MessageOrigin::Server => MessageOrigin::Client,
         };
         Self {
-            context,
+            protection: SecurityTrailer {
+                padding: 0,
+                ..protection
+            },
             from_host: secret.protector(host),
             to_host: secret.protector(other),
         }
+    }
+}
+
+impl OpenSession {
+    /// True if PDUs with this trailer belong to it.
+    pub(crate) fn protects(&self, trailer: Option<SecurityTrailer>) -> bool {
+        trailer.is_some_and(|trailer| trailer.context == self.protection.context)
+    }
+
+    /// True if its stubs are encrypted.
+    pub(crate) fn is_private(&self) -> bool {
+        self.protection.level == level::PRIVACY
     }
 }
 

@@ -1,8 +1,20 @@
-//! For tests: PDUs as a client and a server write them.
+//! For tests and fuzzing: PDUs as a client and a server write them, and readers of any bytes.
 
-use crate::rpc::bind::NDR;
+use accelerate::credentials::DelegatedKeys;
+use bytes::Bytes;
+use zeroize::Zeroizing;
+
+use crate::emsmdb::EMSMDB;
+use crate::epm::{EPT, mapped_ports};
+use crate::frames::HalfFrame;
+use crate::rpc::association::RpcAssociation;
+use crate::rpc::bind::{BindAnswer, BindProposal, NDR};
+use crate::rpc::calls::{self, CallGatherer};
+use crate::rpc::cutter::PduCutter;
+use crate::rpc::ntlm::MessageOrigin;
 use crate::rpc::pdu::{HEADER, PduHeader, PduKind, pfc};
-use crate::rpc::splitter::SecurityTrailer;
+use crate::rpc::security::{self, OpenedPdu, SecuritySetUp, SessionSecret};
+use crate::rpc::splitter::{PduSplitter, SecurityTrailer, level};
 
 /// A PDU of one fragment with this content behind its header, and a token behind that.
 fn pdu(
@@ -146,3 +158,131 @@ pub fn map_answer(offers: &[([u8; 16], u16)]) -> Vec<u8> {
     stub.extend([0; 4]);
     stub
 }
+
+/// Reads any bytes as every structure of DCE/RPC and of the halves.
+///
+/// # Panics
+/// When a reader is wrong: bytes get lost, or a frame is not read back equal.
+pub fn structures(bytes: &[u8]) {
+    let _ = BindProposal::parse(bytes);
+    let _ = BindAnswer::parse(bytes);
+    let _ = mapped_ports(bytes);
+    if let Some(frame) = HalfFrame::parse(bytes) {
+        assert_eq!(HalfFrame::parse(&frame.emit()), Some(frame));
+    }
+    split(bytes);
+    pass(bytes);
+}
+
+/// Splits bytes in one piece and one by one, and gathers the calls among them.
+fn split(bytes: &[u8]) {
+    let mut at_once = PduSplitter::default();
+    at_once.push(bytes);
+    let mut slowly = PduSplitter::default();
+    let mut rest = bytes.iter();
+    let secret = SessionSecret {
+        key: Zeroizing::new([7; 16]),
+        flags: 0xe28a_8233,
+        first_sequence: 0,
+    };
+    let mut protector = secret.protector(MessageOrigin::Client);
+    let mut calls = CallGatherer::default();
+    let mut association = RpcAssociation::default();
+    let mut set_up = SecuritySetUp::new(DelegatedKeys::default());
+    while let Ok(Some(pdu)) = at_once.next_pdu() {
+        let same = loop {
+            match slowly.next_pdu() {
+                Ok(Some(pdu)) => break pdu,
+                Ok(None) => slowly.push(&[*rest.next().expect("the PDU is not whole yet")]),
+                Err(error) => panic!("in pieces: {error}"),
+            }
+        };
+        assert_eq!(pdu, same);
+        association.client_sent(&pdu);
+        association.server_sent(&pdu);
+        set_up.client_token(pdu.auth_value());
+        set_up.server_token(pdu.auth_value());
+        assert!(
+            security::open(&mut protector, &pdu).is_none(),
+            "a signature that nobody made is valid"
+        );
+        let _ = calls.fragment(pdu);
+        assert!(calls.held() <= calls::GATHERED_MAX);
+    }
+}
+
+/// Cuts bytes as they pass, in pieces; none is lost.
+fn pass(bytes: &[u8]) {
+    let mut cutter = PduCutter::default();
+    let mut passed = Vec::new();
+    for piece in bytes.chunks(7) {
+        match cutter.cut(&Bytes::copy_from_slice(piece), false) {
+            Ok(cut) => cut
+                .pieces
+                .iter()
+                .for_each(|(_, piece)| passed.extend(piece)),
+            Err(_) => break,
+        }
+        assert!(bytes.starts_with(&passed));
+    }
+}
+
+/// Good inputs for [`structures`], with their names.
+#[must_use]
+pub fn conversation() -> Vec<(&'static str, Vec<u8>)> {
+    let trailer = SecurityTrailer {
+        mechanism: 10,
+        level: level::PRIVACY,
+        padding: 0,
+        context: 79_231,
+    };
+    let opened = OpenedPdu {
+        head: request(3, 11, &[5; 48])[..24].to_vec(),
+        stub: vec![5; 48],
+        trailer,
+    };
+    let secret = SessionSecret {
+        key: Zeroizing::new([9; 16]),
+        flags: 0xe28a_8233,
+        first_sequence: 0,
+    };
+    let keys = HalfFrame::Keys {
+        protection: trailer,
+        secret,
+        may_store: true,
+    };
+    let announced = HalfFrame::Opened {
+        head: opened.head.clone(),
+        trailer,
+        stub_length: 48,
+    };
+    let mailbox = HalfFrame::Mailbox {
+        context_id: 1,
+        fragment_max: 5_840,
+    };
+    let interfaces = [(0, EPT), (1, EMSMDB)];
+    let mut sealed = opened.to_bytes();
+    let length = sealed.len() as u16;
+    sealed[8..10].copy_from_slice(&length.to_le_bytes());
+    sealed[10] = 16;
+    vec![
+        (
+            "bind",
+            bind(1, &interfaces, Some((trailer, b"NTLMSSP\0\x01\0\0\0"))),
+        ),
+        ("bind-ack", bind_ack(1, "135", &[0, 2], None)),
+        ("auth3", auth3(1, (trailer, &[3; 24]))),
+        (
+            "calls",
+            [request(2, 3, b"stub"), response(2, b"answer")].concat(),
+        ),
+        ("sealed", sealed),
+        ("map-answer", map_answer(&[(EMSMDB, 6001), (OTHER, 6002)])),
+        ("frame-keys", keys.emit().to_vec()),
+        ("frame-opened", announced.emit().to_vec()),
+        ("frame-mailbox", mailbox.emit().to_vec()),
+    ]
+}
+
+/// An interface that is not followed.
+const OTHER: [u8; 16] = [9; 16];

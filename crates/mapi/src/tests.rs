@@ -15,13 +15,20 @@ use zeroize::Zeroizing;
 use crate::emsmdb::EMSMDB;
 use crate::far::MapiFarHalf;
 use crate::near::MapiNearHalf;
+use crate::rpc::calls::{CallGatherer, GatheredCall, GatheredFragment};
+use crate::rpc::fragments::{CallFrame, unprotected};
 use crate::rpc::ntlm::{MessageOrigin, NtlmProtector};
+use crate::rpc::pdu::PduKind;
+use crate::rpc::security::open;
 use crate::rpc::security::{OpenedPdu, SessionSecret, seal};
+use crate::rpc::splitter::PduSplitter;
 use crate::rpc::splitter::{RawPdu, SecurityTrailer, level};
 use crate::testing::{auth3, bind, bind_ack, request, response};
 
 const CHALLENGE: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 const CONTEXT: u32 = 79_231;
+/// An interface that is no mailbox's.
+const OTHER: [u8; 16] = [9; 16];
 
 /// One end of the WAN: a half, or nothing after it was let go.
 struct WanSide {
@@ -158,6 +165,7 @@ fn play(pair: &mut HalfPair, scripts: [Vec<ScriptedPdu>; 2], random: &mut Seeded
 
 /// A session between the hosts, and what they send.
 struct SealedSession {
+    secret: SessionSecret,
     level: u8,
     client: NtlmProtector,
     server: NtlmProtector,
@@ -170,6 +178,11 @@ struct SealedSession {
 impl SealedSession {
     /// Logs in as anna with this password, at this level.
     fn log_in(password: &str, level: u8) -> Self {
+        Self::log_in_to(OTHER, password, level)
+    }
+
+    /// Logs in to this interface.
+    fn log_in_to(interface: [u8; 16], password: &str, level: u8) -> Self {
         let (mut token, key) = log_in("CORP", "anna", password, CHALLENGE, Some([0x42; 16]));
         let flags = u32::from_le_bytes(token[60..64].try_into().unwrap()) | 0x0008_0000;
         token[60..64].copy_from_slice(&flags.to_le_bytes());
@@ -179,13 +192,18 @@ impl SealedSession {
             first_sequence: 0,
         };
         let trailer = trailer(level, 0);
-        let bind = bind(1, &[(0, EMSMDB)], Some((trailer, b"NTLMSSP\0\x01\0\0\0")));
+        let bind = bind(
+            1,
+            &[(0, interface)],
+            Some((trailer, b"NTLMSSP\0\x01\0\0\0")),
+        );
         let ack = bind_ack(1, "6001", &[0], Some((trailer, &challenge(CHALLENGE))));
         let after_bind = bind.len();
         let after_ack = ack.len();
         Self {
             client: secret.protector(MessageOrigin::Client),
             server: secret.protector(MessageOrigin::Server),
+            secret,
             level,
             from_client: vec![
                 ScriptedPdu {
@@ -367,7 +385,7 @@ fn unprotected_calls_and_other_bytes_pass_untouched() {
         let mut random = SeededRandom::from_seed(seed);
         let mut noise = vec![0; 3_000];
         random.fill(&mut noise);
-        let mut client = [bind(1, &[(0, EMSMDB)], None), request(2, 11, &noise)].concat();
+        let mut client = [bind(1, &[(0, OTHER)], None), request(2, 11, &noise)].concat();
         let mut server = [bind_ack(1, "6001", &[0], None), response(2, &noise)].concat();
         match seed % 4 {
             0 => client.extend(b"GET / HTTP/1.1\r\n\r\n and more than a header has"),
@@ -481,4 +499,146 @@ fn endpoint_mapper_and_mailbox_ports_get_their_halves() {
     near.handle(Time::ZERO, AcceleratorInput::Wan(answer));
     assert!(state.serves(Time::ZERO, server(6001)));
     assert!(!state.serves(Time::ZERO, server(6002)));
+}
+
+/// A host that speaks whole calls, protected or not.
+struct CallingHost {
+    splitter: PduSplitter,
+    calls: CallGatherer,
+    /// Opens what comes and protects what goes.
+    protection: Option<(NtlmProtector, NtlmProtector, SecurityTrailer)>,
+    read: usize,
+}
+
+impl CallingHost {
+    fn new(protection: Option<(NtlmProtector, NtlmProtector, SecurityTrailer)>) -> Self {
+        Self {
+            splitter: PduSplitter::default(),
+            calls: CallGatherer::default(),
+            protection,
+            read: 0,
+        }
+    }
+
+    /// Whole calls in what this host has received so far.
+    fn receive(&mut self, received: &[u8]) -> Vec<GatheredCall> {
+        self.splitter.push(&received[self.read..]);
+        self.read = received.len();
+        let mut calls = Vec::new();
+        while let Some(pdu) = self.splitter.next_pdu().unwrap() {
+            if !pdu.header.kind.is_of_call() {
+                continue;
+            }
+            let clear = match &mut self.protection {
+                None => pdu,
+                Some((opens, _, _)) => {
+                    let opened = open(opens, &pdu).expect("the signature is valid");
+                    RawPdu::parse(opened.to_bytes().into()).unwrap()
+                }
+            };
+            match self.calls.fragment(clear) {
+                GatheredFragment::Whole(call) => calls.push(call),
+                GatheredFragment::Partial => {}
+                GatheredFragment::Refused(_) => panic!("the fragments of a call are in order"),
+            }
+        }
+        calls
+    }
+
+    fn send(&mut self, kind: PduKind, call_id: u32, opnum: u16, stub: &[u8]) -> Vec<u8> {
+        let frame = CallFrame {
+            kind,
+            call_id,
+            context_id: 0,
+            opnum,
+            protection: self.protection.as_ref().map(|(_, _, trailer)| *trailer),
+            fragment_max: 4_280,
+        };
+        let mut bytes = Vec::new();
+        for fragment in frame.fragments(stub) {
+            bytes.extend(match &mut self.protection {
+                None => unprotected(fragment),
+                Some((_, seals, _)) => seal(seals, &fragment),
+            });
+        }
+        bytes
+    }
+}
+
+/// Hands over bytes in pieces and then everything that crosses.
+fn exchange(pair: &mut HalfPair, side: usize, bytes: &[u8], random: &mut SeededRandom) {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (piece, behind) = rest.split_at(rest.len().min(1 + random.below(5_000) as usize));
+        pair.input(side, AcceleratorInput::Lan(Bytes::copy_from_slice(piece)));
+        rest = behind;
+    }
+    while pair.deliver(0) || pair.deliver(1) {}
+}
+
+#[test]
+fn mailbox_calls_reach_the_server_whole_and_answers_come_back() {
+    for seed in 0..12 {
+        let is_sealed = seed % 2 == 0;
+        let mut random = SeededRandom::from_seed(seed);
+        let mut pair = HalfPair::new(accounts("CORP\\anna:password:secret"), true);
+        let protection = match is_sealed {
+            false => {
+                exchange(&mut pair, 0, &bind(1, &[(0, EMSMDB)], None), &mut random);
+                exchange(&mut pair, 1, &bind_ack(1, "6001", &[0], None), &mut random);
+                None
+            }
+            true => {
+                let session = SealedSession::log_in_to(EMSMDB, "secret", level::PRIVACY);
+                exchange(&mut pair, 0, &session.from_client[0].bytes, &mut random);
+                exchange(&mut pair, 1, &session.from_server[0].bytes, &mut random);
+                exchange(&mut pair, 0, &session.from_client[1].bytes, &mut random);
+                Some(session.secret)
+            }
+        };
+        let host = |opens, seals| {
+            let protection = protection.as_ref().map(|secret: &SessionSecret| {
+                let protector = |origin| secret.protector(origin);
+                (
+                    protector(opens),
+                    protector(seals),
+                    trailer(level::PRIVACY, 0),
+                )
+            });
+            CallingHost::new(protection)
+        };
+        let mut client = host(MessageOrigin::Server, MessageOrigin::Client);
+        let mut server = host(MessageOrigin::Client, MessageOrigin::Server);
+        for call in 0..20u32 {
+            let mut stub = vec![0; random.below(30_000) as usize];
+            random.fill(&mut stub);
+            // Not the mailbox's own calls, which the machine reads, but others of its interface.
+            let opnum = [4, 6, 11, 14][call as usize % 4];
+            let bytes = client.send(PduKind::Request, 10 + call, opnum, &stub);
+            exchange(&mut pair, 0, &bytes, &mut random);
+            let [asked] = &server.receive(&pair.sides[1].to_host)[..] else {
+                panic!("one call");
+            };
+            assert_eq!(asked.opnum, Some(opnum));
+            assert!(asked.stub == stub, "call {call} of seed {seed}");
+            random.fill(&mut stub);
+            let answer = server.send(PduKind::Response, asked.call_id, 0, &stub);
+            exchange(&mut pair, 1, &answer, &mut random);
+            let [answered] = &client.receive(&pair.sides[0].to_host)[..] else {
+                panic!("one answer");
+            };
+            assert_eq!(answered.call_id, 10 + call);
+            assert!(answered.stub == stub, "answer {call} of seed {seed}");
+        }
+        assert_eq!(pair.outcome(), None);
+        // A fault is a fault, whoever writes it.
+        let bytes = client.send(PduKind::Request, 99, 6, b"last");
+        exchange(&mut pair, 0, &bytes, &mut random);
+        let call_id = server.receive(&pair.sides[1].to_host)[0].call_id;
+        let fault = server.send(PduKind::Fault, call_id, 0, &[5, 0, 0, 0, 0, 0, 0, 0]);
+        exchange(&mut pair, 1, &fault, &mut random);
+        let faults = client.receive(&pair.sides[0].to_host);
+        assert_eq!(faults[0].call_id, 99);
+        assert_eq!(faults[0].stub[..4], [5, 0, 0, 0]);
+    }
 }

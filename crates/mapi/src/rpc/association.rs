@@ -99,6 +99,13 @@ impl RpcAssociation {
         self.contexts.get(&context_id)
     }
 
+    /// The presentation context of an interface.
+    #[must_use]
+    pub fn context_of(&self, interface: &[u8; 16]) -> Option<u16> {
+        let mut contexts = self.contexts.iter();
+        contexts.find(|(_, of)| *of == interface).map(|(id, _)| *id)
+    }
+
     /// Bytes of the largest fragment to the server.
     #[must_use]
     pub fn fragment_to_server(&self) -> u16 {

@@ -13,6 +13,7 @@
 //! | `bind.rs` | presentation contexts: which interface a call is for |
 //! | `association.rs` | what a connection has agreed on |
 //! | `calls.rs` | gathers the fragments of calls |
+//! | `fragments.rs` | writes calls and answers of a half's own |
 //! | `ntlm.rs` | signs and seals PDUs as NTLM does |
 //! | `security.rs` | derives a session's key from the tokens of both hosts |
 
@@ -20,6 +21,7 @@ pub mod association;
 pub mod bind;
 pub mod calls;
 pub mod cutter;
+pub mod fragments;
 pub mod ntlm;
 pub mod pdu;
 pub mod security;

@@ -220,9 +220,8 @@ impl PduHeader {
     pub fn stub_offset(&self) -> usize {
         match self.kind {
             PduKind::Request if self.has(pfc::OBJECT) => CALL_HEADER + OBJECT,
-            PduKind::Request | PduKind::Response => CALL_HEADER,
-            // status and four reserved bytes follow the fields of a response ([C706] §12.6.4.7).
-            PduKind::Fault => CALL_HEADER + 8,
+            // The status of a fault counts as its stub: that is what servers encrypt.
+            PduKind::Request | PduKind::Response | PduKind::Fault => CALL_HEADER,
             PduKind::Bind
             | PduKind::BindAck
             | PduKind::BindNak

@@ -200,6 +200,18 @@ pub struct OpenedPdu {
     pub trailer: SecurityTrailer,
 }
 
+impl OpenedPdu {
+    /// The PDU as it would be without encryption, with zeros for its signature.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.head.clone();
+        bytes.extend(&self.stub);
+        bytes.extend(self.trailer.emit());
+        bytes.extend([0; SIGNATURE]);
+        bytes
+    }
+}
+
 /// Verifies and opens a PDU; `None` where its signature is not valid.
 pub fn open(protector: &mut NtlmProtector, pdu: &RawPdu) -> Option<OpenedPdu> {
     let trailer = pdu.trailer()?;
@@ -220,13 +232,10 @@ pub fn open(protector: &mut NtlmProtector, pdu: &RawPdu) -> Option<OpenedPdu> {
 
 /// Protects a PDU again: its bytes as they go to the host.
 pub fn seal(protector: &mut NtlmProtector, pdu: &OpenedPdu) -> Vec<u8> {
-    let mut bytes = pdu.head.clone();
-    let begin = bytes.len();
-    bytes.extend(&pdu.stub);
-    let stub = begin..bytes.len();
-    bytes.extend(pdu.trailer.emit());
-    let signed = bytes.len();
-    bytes.extend([0; SIGNATURE]);
+    let mut bytes = pdu.to_bytes();
+    let begin = pdu.head.len();
+    let stub = begin..begin + pdu.stub.len();
+    let signed = bytes.len() - SIGNATURE;
     protector.seal(pdu.trailer.level, &mut bytes, stub, signed);
     bytes
 }
