@@ -81,8 +81,11 @@ fn ports(reader: &mut TableReader<'_>) -> Result<Vec<u16>, SettingError> {
         | SettingValue::Table(_)
         | SettingValue::Other(_) => None,
     };
-    let message =
-        || format!("`ports` is a list of at most {PORTS_MAX} port numbers; write [6001, 6002]");
+    let message = || {
+        format!(
+            "`ports` must be a list of at most {PORTS_MAX} port numbers; write a list such as [6001, 6002]"
+        )
+    };
     ports.ok_or_else(|| reader.wrong("ports", message()))
 }
 

@@ -57,7 +57,7 @@ enum BenchPart {
     Smb(BenchSmb),
     // Its own text says more.
     Http(BenchHttp),
-    /// One end of a transfer of the reduction benchmark. The benchmark starts it itself.
+    /// Runs one end of a transfer of the reduction benchmark, which starts this command itself.
     #[command(hide = true)]
     ReductionEnd(ReductionEnd),
 }

@@ -146,7 +146,7 @@ pub(crate) fn process(program: &Path, task: &EndTask, directory: &Path) -> Comma
     command
 }
 
-/// One end of a transfer. The benchmark starts it itself.
+/// Runs one end of a transfer. The benchmark starts this command itself.
 #[derive(Debug, Args)]
 pub(crate) struct ReductionEnd {
     #[arg(value_parser = role)]

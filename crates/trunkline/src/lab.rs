@@ -19,7 +19,7 @@ use crate::demo::{self, OutputArguments};
 use crate::environment::environment;
 use crate::progress::progress;
 
-/// Builds the lab, runs campaigns in it, and reports.
+/// Builds the lab, runs campaigns in it, and reports the results.
 #[derive(Debug, Args)]
 pub(crate) struct LabArguments {
     #[command(subcommand)]
@@ -33,7 +33,7 @@ enum LabAction {
     Up(UpArguments),
     /// Checks a plan and prints its cells and the expected time.
     Check(CheckArguments),
-    /// Runs a plan and reports. The same command continues a campaign that was ended.
+    /// Runs a plan and reports the results. The same command continues an interrupted campaign.
     Run(LabRunArguments),
     /// Creates the table, the JSON and the HTML report again, from the directory of an earlier run.
     Report(ReportArguments),
@@ -60,10 +60,11 @@ struct PlanArguments {
     /// Names the plan, a TOML file such as scenarios/wx-2006.toml.
     #[arg(value_name = "PLAN")]
     plan: PathBuf,
-    /// Selects cells whose names contain one of these words; `CIFS+T1+/A/` must contain all parts.
+    /// Selects cells whose names contain one of these words. For a word such as `CIFS+T1+/A/`, the
+    /// name must contain all parts.
     #[arg(long, value_name = "WORD,...", value_delimiter = ',')]
     cells: Vec<String>,
-    /// Transfers documents whole, however long that takes.
+    /// Transfers every document completely, even if this takes a long time.
     #[arg(long, conflicts_with = "short")]
     document_sizes: bool,
     /// Transfers for 5 s and 20 round trips in each cell.
@@ -93,7 +94,7 @@ struct LabRunArguments {
 
 #[derive(Debug, Args)]
 struct ReportArguments {
-    /// Names the directory of a run, or one that `trunkline demo --keep` wrote.
+    /// Names the directory of an earlier run, or a directory that `trunkline demo --keep` wrote.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     #[command(flatten)]
@@ -106,8 +107,8 @@ struct ReportOutput {
     /// Writes the results as JSON to FILE, or to standard output instead of the table.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// Writes the HTML report to this file, `-` for standard output [default: report.html in the
-    /// directory].
+    /// Writes the HTML report to this file; - means standard output [default: report.html in the
+    /// directory of the results].
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 }

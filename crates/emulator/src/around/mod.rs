@@ -120,7 +120,9 @@ impl CommandNetwork {
         kernel::block_signals().context("cannot block signals")?;
         for (program, package) in [("ip", "iproute2"), ("nft", "nftables")] {
             if command::find(program).is_none() {
-                bail!("the program {program} is missing: apt-get install {package}");
+                bail!(
+                    "the program {program} is missing; install it with apt-get install {package}"
+                );
             }
         }
         let is_privileged = user_namespace::is_privileged();
@@ -227,7 +229,9 @@ impl CommandNetwork {
         let chains = nat::obstacles();
         (!chains.is_empty()).then(|| {
             format!(
-                "this host's firewall drops what it does not expect to forward (chain {}); if the command reaches nothing, let it pass (as Docker's chain: iptables -I DOCKER-USER -i 'tlw-+' -j ACCEPT, and the same with -o), or use --gateway user",
+                "this host's firewall may drop forwarded packets (chain {}); if the command reaches no \
+                 other host, add a rule that accepts its packets (for Docker: iptables -I DOCKER-USER -i \
+                 'tlw-+' -j ACCEPT, and the same with -o), or use --gateway user",
                 chains.join(", ")
             )
         })

@@ -57,7 +57,8 @@ pub(super) fn explain_refusal(error: io::Error) -> anyhow::Error {
                 "run as root; in a container give it --cap-add SYS_ADMIN --cap-add NET_ADMIN --device /dev/net/tun"
             }
             Some(libc::ENOSPC) => {
-                "there are as many as this system allows (sysctl user.max_net_namespaces, user.max_user_namespaces)"
+                "this system's limit of namespaces is reached (sysctl user.max_net_namespaces, \
+                 user.max_user_namespaces)"
             }
             Some(libc::EINVAL) => "this kernel was built without it",
             _ => "the kernel refused",

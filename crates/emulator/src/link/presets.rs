@@ -34,7 +34,7 @@ pub struct LinkPreset {
 pub struct PresetSource {
     /// The numbers that it covers.
     pub of: &'static str,
-    /// The source, or "chosen" and the reason.
+    /// The source, or "This value is chosen." and the reason.
     pub from: &'static str,
 }
 
@@ -42,15 +42,16 @@ const fn source(of: &'static str, from: &'static str) -> PresetSource {
     PresetSource { of, from }
 }
 
-const DEFAULT_QUEUE: &str = "chosen: rate times round trip, at least 15 kB, as without a preset";
-const NO_LOSS: &str = "chosen: none beside what the queue drops";
-const STEADY: &str = "chosen: none, a leased line carries nobody else's packets";
-const RADIO_ORDER: &str =
-    "chosen: no source for single packets was found; order kept, as the radio layer keeps it";
-const RADIO_LOSS: &str = "chosen: none, the radio layer repeats what is lost";
-const WAAS_DELAY: &str = "Cisco Systems, \"Cisco Wide Area Application Services: Optimizing Third-Generation Wireless Networks\", data sheet: average round trip of the HTTP test 146 ms (156 ms in the upload test)";
-const ERRANT: &str = "Trevisan et al., \"ERRANT: Realistic Emulation of Radio Access Networks\", Computer Networks 176, 2020: medians of the 909 tests over 4G, in Sweden and Norway, of the 1,000 that are published with the tool (github.com/marty90/errant, speed_test_sample.csv): 27.12 Mbit/s down, 10.57 Mbit/s up, round trip 84.8 ms";
-const OOKLA_STARLINK: &str = "Ookla, \"How Starlink's Satellite Internet Stacks Up Against HughesNet and Viasat around the Globe\", Speedtest data of the United States, second quarter of 2021: median 97.23 Mbit/s down, 13.89 Mbit/s up, round trip 45 ms";
+const DEFAULT_QUEUE: &str =
+    "This value is chosen: rate times round-trip time, at least 15 kB, as without a preset.";
+const NO_LOSS: &str = "This value is chosen: none, except that a full queue drops packets.";
+const STEADY: &str = "This value is chosen: there is no jitter and no loss, because a leased line carries no packets of others.";
+const RADIO_ORDER: &str = "This value is chosen, because no source for single packets was found. Packets keep their order, because the radio layer keeps it.";
+const RADIO_LOSS: &str =
+    "This value is chosen: there is no loss, because the radio layer repeats lost packets.";
+const WAAS_DELAY: &str = "Cisco Systems, \"Cisco Wide Area Application Services: Optimizing Third-Generation Wireless Networks\", data sheet. The average round-trip time of the HTTP test is 146 ms (in the upload test: 156 ms).";
+const ERRANT: &str = "Trevisan et al., \"ERRANT: Realistic Emulation of Radio Access Networks\", Computer Networks 176, 2020. Of the 1,000 tests that are published with the tool (github.com/marty90/errant, speed_test_sample.csv), 909 used 4G in Sweden and Norway. Their medians are 27.12 Mbit/s down, 10.57 Mbit/s up, and a round-trip time of 84.8 ms.";
+const OOKLA_STARLINK: &str = "Ookla, \"How Starlink's Satellite Internet Stacks Up Against HughesNet and Viasat around the Globe\", with Speedtest data of the United States for the second quarter of 2021. The medians are 97.23 Mbit/s down, 13.89 Mbit/s up, and a round-trip time of 45 ms.";
 
 /// All presets, from the slowest age to the fastest.
 pub const PRESETS: [LinkPreset; 12] = [
@@ -62,9 +63,12 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "ITU-T G.704 §2.1 (Basic frame structure at 1544 kbit/s). Data get 1536 kbit/s of it: each 125 µs, 24 channels of eight bits follow one framing bit (Dallas Semiconductor, DS2152 data sheet)",
+                "ITU-T G.704 §2.1 (Basic frame structure at 1544 kbit/s). Data get 1536 kbit/s of this rate: in each 125 µs, 24 channels of eight bits follow one framing bit (Dallas Semiconductor, DS2152 data sheet).",
             ),
-            source("delay", "chosen: a line of about 2,000 km"),
+            source(
+                "delay",
+                "This value is chosen: it is the delay of a line of about 2,000 km.",
+            ),
             source("jitter, loss", STEADY),
             source("queue", DEFAULT_QUEUE),
         ],
@@ -77,9 +81,12 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "Adtran, MX2800 STS-1 System Manual, STS-1 Overview: 8,000 frames a second of 9 rows and 90 columns of bytes, 51.84 Mbit/s; three of the columns are overhead, so the payload has 50.112 Mbit/s",
+                "Adtran, MX2800 STS-1 System Manual, STS-1 Overview. The line carries 8,000 frames a second of 9 rows and 90 columns of bytes, which is 51.84 Mbit/s. Three of the columns are overhead, so the payload has 50.112 Mbit/s.",
             ),
-            source("delay", "chosen: a line of about 2,000 km"),
+            source(
+                "delay",
+                "This value is chosen: it is the delay of a line of about 2,000 km.",
+            ),
             source("jitter, loss", STEADY),
             source("queue", DEFAULT_QUEUE),
         ],
@@ -96,17 +103,20 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "the same test (see delay), transfers without acceleration: a Word file of 2,055,168 bytes, down by HTTP in 11 s (1.49 Mbit/s, table 2), up by FTP in 152.75 s (0.108 Mbit/s, table 4); about 4 % added for headers. Its other files of 1 MB and more: 1.2 to 1.8 Mbit/s down by HTTP (timed in whole seconds), 0.09 to 0.13 Mbit/s up",
+                "The source is the same test as for the delay, without acceleration. A Word file of 2,055,168 bytes was transferred down by HTTP in 11 s (1.49 Mbit/s, table 2), and up by FTP in 152.75 s (0.108 Mbit/s, table 4). About 4 % are added for headers. The other files of 1 MB and more had 1.2 to 1.8 Mbit/s down by HTTP (measured in whole seconds), and 0.09 to 0.13 Mbit/s up.",
             ),
             source("delay", WAAS_DELAY),
             source(
                 "queue",
-                "chosen: one second of the rate; the test states none",
+                "This value is chosen: one second of the rate. The test does not state a queue.",
             ),
-            source("jitter", "chosen: none; the test states averages only"),
+            source(
+                "jitter",
+                "This value is chosen: there is no jitter, because the test states only averages.",
+            ),
             source(
                 "loss",
-                "chosen: none; the test names loss but states no rate",
+                "This value is chosen: there is no loss. The test mentions loss, but does not state how much.",
             ),
         ],
     },
@@ -129,7 +139,7 @@ pub const PRESETS: [LinkPreset; 12] = [
             source("loss", RADIO_LOSS),
             source(
                 "queue",
-                "chosen: one second of the rate; that mobile networks queue far too much is shown by Jiang et al., \"Understanding Bufferbloat in Cellular Networks\", 2012",
+                "This value is chosen: one second of the rate. Mobile networks have very large queues, as Jiang et al. show in \"Understanding Bufferbloat in Cellular Networks\", 2012.",
             ),
         ],
     },
@@ -149,15 +159,15 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "Ookla, \"Growing and Slowing: The State of 5G Worldwide in 2021\", 20 December 2021, Speedtest data of the third quarter: worldwide median 166.13 Mbit/s down, 21.08 Mbit/s up",
+                "Ookla, \"Growing and Slowing: The State of 5G Worldwide in 2021\", 20 December 2021, with Speedtest data of the third quarter. The worldwide medians are 166.13 Mbit/s down and 21.08 Mbit/s up.",
             ),
             source(
                 "delay",
-                "Ofcom, \"Which mobile operator has the longest file download time?\", on its Mobile Matters report of 2024: average response time over 5G from 16.3 ms (Three) to 21.4 ms (O2); 19 ms of round trip is between",
+                "Ofcom, \"Which mobile operator has the longest file download time?\", on its Mobile Matters report of 2024. The average response times over 5G are from 16.3 ms (Three) to 21.4 ms (O2). The preset uses a round-trip time of 19 ms, which is between these.",
             ),
             source("jitter", RADIO_ORDER),
             source("loss", RADIO_LOSS),
-            source("queue", "chosen: 250 ms of the rate"),
+            source("queue", "This value is chosen: 250 ms of the rate."),
         ],
     },
     LinkPreset {
@@ -172,13 +182,16 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "chosen: what ADSL2+ (ITU-T G.992.5) is commonly said to reach on a short line; most lines have less",
+                "This value is chosen: ADSL2+ (ITU-T G.992.5) is commonly said to reach this rate on a short line. Most lines have lower rates.",
             ),
             source(
                 "delay",
-                "Verizon, \"Network Performance\", giving the FCC's Measuring Broadband America 2016 of its DSL: round trip 37.05 ms (tier of 3.1 to 7 Mbit/s; slower tiers 37.22 and 39.65 ms)",
+                "Verizon, \"Network Performance\", which quotes the FCC's Measuring Broadband America 2016 for its DSL. The round-trip time is 37.05 ms in the tier of 3.1 to 7 Mbit/s, and 37.22 and 39.65 ms in slower tiers.",
             ),
-            source("queue", "chosen: 500 ms of the rate up, 100 ms down"),
+            source(
+                "queue",
+                "This value is chosen: 500 ms of the rate up, and 100 ms down.",
+            ),
             source("jitter, loss", NO_LOSS),
         ],
     },
@@ -194,10 +207,16 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "BT Wholesale, statement to ISPreview, 27 January 2010, on its VDSL2 from the street cabinet: up to 40 Mbit/s down, up to 10 Mbit/s up",
+                "BT Wholesale, statement to ISPreview, 27 January 2010, on its VDSL2 from the street cabinet, which has up to 40 Mbit/s down and up to 10 Mbit/s up.",
             ),
-            source("delay", "chosen: between ADSL2+ and cable"),
-            source("queue", "chosen: 200 ms of the rate up, 100 ms down"),
+            source(
+                "delay",
+                "This value is chosen: it is between those of ADSL2+ and cable.",
+            ),
+            source(
+                "queue",
+                "This value is chosen: 200 ms of the rate up, and 100 ms down.",
+            ),
             source("jitter, loss", NO_LOSS),
         ],
     },
@@ -214,15 +233,15 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "what broadband means to the FCC since its 2024 Section 706 Report (18 March 2024; read in the summary of Inside Global Tech, 8 April 2024): 100 Mbit/s down, 20 Mbit/s up",
+                "Since its 2024 Section 706 Report (18 March 2024; quoted from Inside Global Tech, 8 April 2024), the FCC defines broadband as 100 Mbit/s down and 20 Mbit/s up.",
             ),
             source(
                 "delay, jitter",
-                "White, Sundaresan, Briscoe (CableLabs), \"Low Latency DOCSIS: Technology Overview\", 2019: around 10 ms on the access link, which is all that is meant here, when it is idle; chosen: that 2 ms of these vary, as the wait for a grant does",
+                "White, Sundaresan, Briscoe (CableLabs), \"Low Latency DOCSIS: Technology Overview\", 2019. An idle access link, which is all that this preset emulates, has around 10 ms. It is chosen that 2 ms of this time vary, like the wait for a grant.",
             ),
             source(
                 "queue",
-                "up: Flickinger et al. (Comcast), \"Improving Latency with Active Queue Management (AQM) During COVID-19\", 2021: roughly 250 ms of latency under load without AQM, so 250 ms of the rate (with DOCSIS-PIE 15 to 30 ms: `--aqm pie`); down: chosen, 100 ms of the rate",
+                "up: Flickinger et al. (Comcast), \"Improving Latency with Active Queue Management (AQM) During COVID-19\", 2021. Without AQM, the latency under load is roughly 250 ms, so the queue up has 250 ms of the rate. (With DOCSIS-PIE, the latency is 15 to 30 ms: use `--aqm pie`.) The queue down is chosen: 100 ms of the rate.",
             ),
             source("loss", NO_LOSS),
         ],
@@ -237,13 +256,16 @@ pub const PRESETS: [LinkPreset; 12] = [
         ],
         down: &[],
         sources: &[
-            source("rate", "chosen"),
+            source("rate", "This value is chosen."),
             source(
                 "delay, jitter",
-                "Sui et al., \"Characterizing and Improving WiFi Latency in Large-Scale Operational Networks\", MobiSys 2016: pings take as little as 3 ms, taken as their median, 20 ms at the 90th percentile and 250 ms at the 99th; here 3.2, 18 and 82 ms. Each packet draws its own: in a dense stream a late one holds up those behind it",
+                "Sui et al., \"Characterizing and Improving WiFi Latency in Large-Scale Operational Networks\", MobiSys 2016. Pings take at least 3 ms, which the preset uses as the median, 20 ms at the 90th percentile and 250 ms at the 99th. The preset has 3.2, 18 and 82 ms. Each packet has its own random delay, and in a dense stream a late packet delays the packets after it.",
             ),
-            source("loss", "chosen: none, 802.11 repeats what is lost"),
-            source("queue", "chosen: 80 ms of the rate"),
+            source(
+                "loss",
+                "This value is chosen: there is no loss, because 802.11 repeats lost packets.",
+            ),
+            source("queue", "This value is chosen: 80 ms of the rate."),
         ],
     },
     LinkPreset {
@@ -255,10 +277,13 @@ pub const PRESETS: [LinkPreset; 12] = [
         ],
         down: &[],
         sources: &[
-            source("rate", "chosen: OC-3, three times OC-1"),
+            source(
+                "rate",
+                "This value is chosen: OC-3, which is three times OC-1.",
+            ),
             source(
                 "delay",
-                "TeleGeography, CommsUpdate, 30 September 2010: over AC-1, then the fastest cable, 60.8 ms of round trip from New York to the west of England and \"a few additional milliseconds\" to London; 65 ms taken. Hibernia Express, 2015: 58.95 ms (The Broadcast Bridge, \"Trans-Atlantic Network Latency Reduced\")",
+                "TeleGeography, CommsUpdate, 30 September 2010. Over AC-1, which was the fastest cable then, the round-trip time is 60.8 ms from New York to the west of England, with \"a few additional milliseconds\" to London. The preset uses 65 ms. In 2015, Hibernia Express had 58.95 ms (The Broadcast Bridge, \"Trans-Atlantic Network Latency Reduced\").",
             ),
             source("jitter, loss", STEADY),
             source("queue", DEFAULT_QUEUE),
@@ -276,14 +301,17 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "APNIC blog, \"Fact checking Starlink's performance figures\", 28 November 2022, by the authors of the measurement: the geostationary subscription it compares with, 100 Mbit/s down, 10 Mbit/s up",
+                "APNIC blog, \"Fact checking Starlink's performance figures\", 28 November 2022, by the authors of the measurement. They compare Starlink with a geostationary subscription, which has 100 Mbit/s down and 10 Mbit/s up.",
             ),
             source(
                 "delay",
-                "Michel et al., \"A First Look at Starlink Performance\", IMC 2022: about 600 ms of round trip at least; up to 558 ms of it is the way through space (RFC 2488 §2, Satellite Characteristics)",
+                "Michel et al., \"A First Look at Starlink Performance\", IMC 2022. The round-trip time is at least about 600 ms; up to 558 ms of this is the way through space (RFC 2488 §2, Satellite Characteristics).",
             ),
-            source("jitter, loss", "chosen: none, as in clear sky"),
-            source("queue", "chosen: rate times round trip"),
+            source(
+                "jitter, loss",
+                "This value is chosen: there is no jitter and no loss, as with a clear sky.",
+            ),
+            source("queue", "This value is chosen: rate times round-trip time."),
         ],
     },
     LinkPreset {
@@ -304,13 +332,13 @@ pub const PRESETS: [LinkPreset; 12] = [
             source("rate, delay", OOKLA_STARLINK),
             source(
                 "jitter",
-                "Huston (APNIC), \"A transport protocol's view of Starlink\", 17 May 2024, as The Register quotes it on 22 May 2024: one round trip differs from the next by 6.7 ms on average, as two of 4.2 ms normal jitter each way do; without the leaps at handover",
+                "Huston (APNIC), \"A transport protocol's view of Starlink\", 17 May 2024, as The Register quotes it on 22 May 2024. A round-trip time differs from the next by 6.7 ms on average; a normal jitter of 4.2 ms in each direction gives the same difference. The preset does not emulate the larger changes at handovers.",
             ),
             source(
                 "loss",
-                "the same (see jitter): 1 to 2 % lost without congestion; 1 % of round trips here. Chosen: bursts of 10, because losses go with handovers (Kassem et al., \"A Browser-side View of Starlink Connectivity\", IMC 2022)",
+                "The source is the same as for the jitter: 1 to 2 % of the packets are lost without congestion. The preset loses packets in 1 % of the round trips. It is chosen that 10 packets in a row are lost, because losses occur at handovers (Kassem et al., \"A Browser-side View of Starlink Connectivity\", IMC 2022).",
             ),
-            source("queue", "chosen: 200 ms of the rate"),
+            source("queue", "This value is chosen: 200 ms of the rate."),
         ],
     },
 ];
@@ -326,7 +354,7 @@ pub fn find(name: &str) -> Result<&'static LinkPreset> {
         .ok_or_else(|| {
             let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
             anyhow!(
-                "there is no preset `{name}`; there are {}; `trunkline emulate presets` shows their numbers",
+                "no preset has the name `{name}`; the presets are {}; `trunkline emulate presets` shows their numbers",
                 names.join(", ")
             )
         })

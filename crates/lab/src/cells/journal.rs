@@ -282,8 +282,8 @@ impl CampaignJournal {
                 let is_same = found.plan == header.plan && found.span_s == header.span_s;
                 ensure!(
                     is_same,
-                    "{} contains the campaign of another plan or with other sizes; choose another \
-                     directory with --keep, or remove it",
+                    "{} contains a campaign of another plan or with other sizes; select another directory \
+                     with --keep, or remove this directory",
                     directory.display()
                 );
                 journal.header = found;

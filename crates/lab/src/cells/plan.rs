@@ -389,7 +389,8 @@ impl CellPlan {
         }
         for (key, count) in [("link", self.links.len()), ("group", self.groups.len())] {
             if !(1..=ENTRIES_MOST).contains(&count) {
-                let what = format!("there are {count}; write 1 to {ENTRIES_MOST} of [[{key}]]");
+                let what =
+                    format!("the plan has {count} sections [[{key}]]; write 1 to {ENTRIES_MOST}");
                 return Err(problem(0, key, what));
             }
         }
@@ -397,14 +398,15 @@ impl CellPlan {
             let name = link.name.get_ref();
             let is_word = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
             if name.is_empty() || !name.chars().all(is_word) {
-                let what = "use letters, digits and `-`, `_`, `.` only".to_owned();
+                let what = "use only letters, digits and `-`, `_`, `.`".to_owned();
                 return Err(problem(link.name.span().start, "name", what));
             }
             if self.links[..index]
                 .iter()
                 .any(|other| other.name.get_ref() == name)
             {
-                let what = format!("there is another link `{name}`; give this one its own name");
+                let what =
+                    format!("another link has the name `{name}`; give this link a different name");
                 return Err(problem(link.name.span().start, "name", what));
             }
             if let Err(error) = link.settings.get_ref().parse::<LabLink>() {
@@ -444,7 +446,8 @@ impl CellPlan {
             for cell in cells {
                 if !keys.insert(cell.key()) {
                     let what = format!(
-                        "the cell {} is there twice; remove one, or give it another protocol name",
+                        "the plan contains the cell {} twice; remove one of the two groups, or give one \
+                         group another protocol name",
                         cell.name()
                     );
                     return Err(problem(group.protocol.span().start, "group", what));
@@ -463,7 +466,7 @@ impl CellPlan {
         let protocol = group.protocol.get_ref();
         let is_word = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
         if protocol.is_empty() || !protocol.chars().all(is_word) {
-            let what = "use letters, digits and `-`, `_`, `.` only".to_owned();
+            let what = "use only letters, digits and `-`, `_`, `.`".to_owned();
             return Err(problem(at, "protocol", what));
         }
         for (key, is_empty) in [
@@ -476,17 +479,17 @@ impl CellPlan {
                 return Err(problem(
                     at,
                     key,
-                    "the list is empty; name at least one".to_owned(),
+                    "the list is empty; write at least one value".to_owned(),
                 ));
             }
         }
         let once = group.caches.contains(&CacheState::RandomOnce);
         if group.caches.contains(&CacheState::None) {
-            let what = "`none` is the state of cells without nodes; leave it out".to_owned();
+            let what = "`none` applies only to cells without nodes; remove it".to_owned();
             return Err(problem(at, "caches", what));
         }
         if once && group.caches.len() > 1 {
-            let what = "`random-once` transfers a document and the others files; write two groups";
+            let what = "`random-once` transfers a document, and the other states transfer files; write two groups";
             return Err(problem(at, "caches", what.to_owned()));
         }
         for name in &group.links {
@@ -497,7 +500,7 @@ impl CellPlan {
                     .map(|link| link.name.get_ref().as_str())
                     .collect();
                 let what = format!(
-                    "there is no link `{}`; there are {}",
+                    "the plan has no link `{}`; its links are {}",
                     name.get_ref(),
                     names.join(", ")
                 );
@@ -505,7 +508,7 @@ impl CellPlan {
             };
             if once && link.document.is_none() {
                 let what = format!(
-                    "the link `{}` has no `document`; add one, such as document = \"10MB\"",
+                    "the link `{}` has no `document`; add a document such as document = \"10MB\"",
                     name.get_ref()
                 );
                 return Err(problem(name.span().start, "links", what));
@@ -518,7 +521,7 @@ impl CellPlan {
             }
         }
         if once && !group.files.is_empty() {
-            let what = "`random-once` transfers the link's document; leave `files` out".to_owned();
+            let what = "`random-once` transfers the link's document; remove `files`".to_owned();
             return Err(problem(group.files[0].span().start, "files", what));
         }
         let is_office = group.workload.get_ref().0 == CellWorkload::Built(WorkloadKind::SmbOffice);
@@ -541,7 +544,7 @@ impl CellPlan {
             if !known.contains(file.get_ref()) {
                 let names = &known;
                 let what = format!(
-                    "there is no file `{}`; there are {}",
+                    "the file set has no file `{}`; its files are {}",
                     file.get_ref(),
                     names.join(", ")
                 );
@@ -598,7 +601,7 @@ mod tests {
             (
                 "links = ['a']",
                 "links = ['b']",
-                ["line 9", "links", "there are a"],
+                ["line 9", "links", "its links are a"],
             ),
             (
                 "http-download",
@@ -606,7 +609,11 @@ mod tests {
                 ["line 8", "workload", "there are http-download"],
             ),
             ("'baseline'", "'fast'", ["line 10", "modes", "baseline"]),
-            ("document = '1MB'\n", "", ["line 8", "links", "add one"]),
+            (
+                "document = '1MB'\n",
+                "",
+                ["line 8", "links", "add a document"],
+            ),
             (
                 "title = 'x'",
                 "titel = 'x'",

@@ -158,7 +158,7 @@ fn choose(all: &[PlannedCell], words: &[String]) -> Result<Vec<PlannedCell>> {
     let chosen: Vec<PlannedCell> = all.iter().filter(is_chosen).cloned().collect();
     ensure!(
         !chosen.is_empty(),
-        "no cell is called so; a cell is called as {}",
+        "no cell has this name; a cell has a name such as {}",
         all.first().map(PlannedCell::name).unwrap_or_default()
     );
     Ok(chosen)
@@ -236,8 +236,8 @@ fn check_python(series: &[CellSeries], options: &RunOptions) -> Result<()> {
     });
     ensure!(
         is_there || !series.iter().any(is_serial),
-        "{} is no Python with smbprotocol, which the serial SMB client is; scripts/install.sh test \
-         makes one, and TRUNKLINE_SMB_PYTHON names another",
+        "{} is not a Python with smbprotocol, which the serial SMB client needs; run scripts/install.sh \
+         test, or name a Python in TRUNKLINE_SMB_PYTHON",
         options
             .python
             .as_deref()

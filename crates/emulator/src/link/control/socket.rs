@@ -186,7 +186,7 @@ fn bind(path: &Path) -> Result<(UnixListener, FileIdentity)> {
     };
     if !parent.is_dir() {
         bail!(
-            "there is no directory {}; make it, or choose another path with --control",
+            "the directory {} does not exist; create it, or choose another path with --control",
             parent.display()
         );
     }
@@ -236,11 +236,13 @@ fn bind_in(private: &Path, path: &Path) -> Result<(UnixListener, FileIdentity)> 
                 bail!("another link listens there; choose another path with --control")
             }
             SocketHolder::File => {
-                bail!("there is a file that is no socket; choose another path with --control")
+                bail!(
+                    "a file with this name exists and is not a socket; choose another path with --control"
+                )
             }
         }
     }
-    bail!("others take that name again and again; choose another path with --control")
+    bail!("other programs create this file again and again; choose another path with --control")
 }
 
 fn serve(listener: &UnixListener, link: &Arc<ControlledLink>, is_over: &AtomicBool) {
@@ -326,15 +328,15 @@ fn nobody(path: &Path, error: io::Error) -> Error {
     match holder(path) {
         Ok(SocketHolder::Nobody(left)) => match remove(path, left) {
             Ok(()) => anyhow!(
-                "no link listens at {place}: the one that did was killed; its socket is removed"
+                "no link listens at {place}, because the link was killed; its socket was removed"
             ),
             Err(error) => anyhow!(
-                "no link listens at {place}: the one that did was killed, and its socket cannot be removed: {error}"
+                "no link listens at {place}, because the link was killed; its socket cannot be removed: {error}"
             ),
         },
-        Ok(SocketHolder::File) => anyhow!("{place} is no control socket of a link"),
+        Ok(SocketHolder::File) => anyhow!("{place} is not the control socket of a link"),
         _ => Error::new(error).context(format!(
-            "no link listens at {place}; `trunkline emulate status` finds those that run"
+            "no link listens at {place}; `trunkline emulate status` lists the running links"
         )),
     }
 }
@@ -429,7 +431,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let missing = directory.path().join("new");
         let refused = format!("{:#}", bind(&missing.join("link.sock")).unwrap_err());
-        assert!(refused.contains("there is no directory"), "{refused}");
+        assert!(refused.contains("does not exist"), "{refused}");
         assert!(!missing.exists());
     }
 
@@ -446,7 +448,7 @@ mod tests {
         let file = directory.path().join("file");
         fs::write(&file, "precious").unwrap();
         let refused = format!("{:#}", bind(&file).unwrap_err());
-        assert!(refused.contains("no socket"), "{refused}");
+        assert!(refused.contains("not a socket"), "{refused}");
         assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
     }
 

@@ -17,7 +17,7 @@ const LONGEST_FILE: u64 = 1 << 20;
 pub(super) fn read(path: &Path) -> Result<LinkSettings> {
     let about = || format!("cannot read the settings in {}", path.display());
     let content = bounded(path, LONGEST_FILE)
-        .with_context(|| format!("{}; is it a trace? Name it under `trace`", about()))?;
+        .with_context(|| format!("{}; if the file is a trace, name it under `trace`", about()))?;
     let text = String::from_utf8(content).with_context(about)?;
     let mut settings = parse(&text).with_context(|| path.display().to_string())?;
     let directory = path
@@ -29,7 +29,7 @@ pub(super) fn read(path: &Path) -> Result<LinkSettings> {
 
 pub(super) fn parse(text: &str) -> Result<LinkSettings> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
-        anyhow::anyhow!("this is no TOML: {}", error.message())
+        anyhow::anyhow!("the file is not valid TOML: {}", error.message())
     })?;
     let mut settings = LinkSettings::default();
     for (name, value) in &table {
@@ -42,7 +42,8 @@ pub(super) fn parse(text: &str) -> Result<LinkSettings> {
             }
             (PRESET | SEED, value) => settings.set_by_name(name, &written(name, value)?)?,
             _ => bail!(
-                "`{name}` does not belong here; the file has `preset`, `seed`, and settings under [forward] and [back]"
+                "`{name}` is not allowed here; the file may contain `preset`, `seed`, and settings under \
+                 [forward] and [back]"
             ),
         }
     }
@@ -71,6 +72,6 @@ fn written(name: &str, value: &Value) -> Result<String> {
             let parts: Result<Vec<String>> = parts.iter().map(|part| written(name, part)).collect();
             Ok(parts?.join(";"))
         }
-        _ => bail!("`{name}` is a text, as in {name} = \"…\""),
+        _ => bail!("`{name}` must be a text, as in {name} = \"…\""),
     }
 }

@@ -107,7 +107,7 @@ impl<'a> DirectionWords<'a> {
             [] => Ok(None),
             [only] => Ok(Some(only)),
             [(first, _), (second, _), ..] => bail!(
-                "`{first}` and `{second}` contradict each other, because each says what the line is; leave one of them out"
+                "`{first}` and `{second}` contradict each other, because each defines the line; remove one of them"
             ),
         }
     }
@@ -227,7 +227,7 @@ impl DirectionDraft {
             AqmSetting::Red(red) => {
                 let rate = config.line.rate().ok_or_else(|| {
                     anyhow!(
-                        "`aqm`: RED tells time by packets on the line, which needs a rate; set `rate`, `shaper` or `trace`"
+                        "`aqm`: RED needs the rate of the line; set `rate`, `shaper` or `trace`"
                     )
                 })?;
                 QueueDiscipline::Red(RedConfig {
@@ -267,7 +267,8 @@ fn check_queue(limit: &QueueLimit, overhead: ByteCount) -> Result<()> {
     let least = FULL_PACKET + overhead.bytes();
     match limit.bytes {
         Some(bytes) if bytes.bytes() < least => bail!(
-            "a queue of {bytes} lets no full-size packet pass, because the packet on the line counts too; make it {least}B or more, or count packets, as in `1packet`"
+            "no full-size packet fits into a queue of {bytes}, because the packet on the line counts too; \
+             use {least}B or more, or a number of packets such as `1packet`"
         ),
         _ => Ok(()),
     }
@@ -353,13 +354,13 @@ impl OutageList {
         let every = outages.first().and_then(|outage| outage.every);
         if outages.iter().any(|outage| outage.every != every) {
             bail!(
-                "outages side by side repeat together; give all of them the same `every`, or none"
+                "all outages of a direction must repeat together; give all of them the same `every`, or remove `every`"
             );
         }
         for pair in outages.windows(2) {
             if pair[1].at < pair[0].at + pair[0].lasts {
                 bail!(
-                    "the outages at {} and {} overlap; make one of the two",
+                    "the outages at {} and {} overlap; write them as one outage",
                     pair[0].at.write(),
                     pair[1].at.write()
                 );
@@ -369,7 +370,8 @@ impl OutageList {
             && last.at + last.lasts >= every
         {
             bail!(
-                "an outage at {} that lasts {} does not end before it repeats after {}; make `every` longer than {}",
+                "the outage at {} lasts {}, so it does not end before it repeats after {}; use an `every` \
+                 of more than {}",
                 last.at.write(),
                 last.lasts.write(),
                 every.write(),
@@ -403,9 +405,7 @@ impl OutagePeriod {
             return Ok((loss(certain().into()), loss(config.loss.clone())));
         }
         let LineConfig::Rate(usual) = config.line else {
-            bail!(
-                "an outage that holds packets stops the line, which needs a `rate`; set one, or leave `hold` out"
-            );
+            bail!("an outage with `hold` needs a `rate`; set a rate, or remove `hold`");
         };
         let rate = |rate| SettingsChange {
             rate: Some(rate),
@@ -451,7 +451,7 @@ impl OpenedFiles {
         if !self.used.contains(&used) {
             self.used.push(used);
         }
-        String::from_utf8(content).map_err(|_| anyhow!("{} is no text", path.display()))
+        String::from_utf8(content).map_err(|_| anyhow!("{} is not text", path.display()))
     }
 
     fn schedule(&mut self, path: &Path) -> Result<Arc<LinkSchedule>> {
@@ -487,7 +487,7 @@ impl OpenedFiles {
         let mut rates = schedule.steps().iter().filter_map(|step| step.change.rate);
         let Some(first) = rates.next() else {
             bail!(
-                "{} has no rate, so it is no line; name it as `schedule`",
+                "{} contains no rates, so it does not define a line; name the file as `schedule`",
                 path.display()
             );
         };

@@ -117,7 +117,7 @@ fn invalid_word_is_refused_with_the_valid_ones() {
         ("loss", "ge:to_bad=1%", "to_good"),
         ("loss", "list:7-3", "3-7"),
         ("loss", "list:7/3", "period of 3"),
-        ("loss", "list:", "names no packet"),
+        ("loss", "list:", "contains no packet"),
         ("loss", "list:0-99999999999", "at most"),
         ("loss", "list:@/nowhere/losses", "/nowhere/losses"),
         ("jitter", "5ms,gauss", "normal"),
@@ -132,9 +132,9 @@ fn invalid_word_is_refused_with_the_valid_ones() {
         ("queue", "10kB,20kB", "second limit"),
         ("aqm", "fq", "codel"),
         ("aqm", "codel:target=0", "above zero"),
-        ("aqm", "codel:ecn=yes", "too much"),
+        ("aqm", "codel:ecn=yes", "not allowed"),
         ("aqm", "red:min=1kB,max=2kB", "red:min=30kB"),
-        ("aqm", "red:min=9kB,max=2kB,p=1%", "needs a rate"),
+        ("aqm", "red:min=9kB,max=2kB,p=1%", "needs the rate"),
         ("shaper", "rate=1Mbit", "burst"),
         ("shaper", "rate=1Mbit,burst=100B", "1.5kB or more"),
         (
@@ -149,8 +149,8 @@ fn invalid_word_is_refused_with_the_valid_ones() {
         ),
         ("reorder", "1%", "1%,5ms"),
         ("outage", "at=1s", "for"),
-        ("outage", "at=1s,for=0s", "none"),
-        ("outage", "at=1s,for=5s,every=6s", "longer than 6s"),
+        ("outage", "at=1s,for=0s", "no duration"),
+        ("outage", "at=1s,for=5s,every=6s", "more than 6s"),
         ("outage", "at=1s,for=5s;at=2s,for=1s", "overlap"),
         ("outage", "at=1s,for=5s,hold", "needs a `rate`"),
         ("trace", "/nowhere/trace", "/nowhere/trace"),
@@ -314,8 +314,8 @@ fn a_file_says_the_same_words() {
         ("rate = \"1Mbit\"", "[forward]"),
         ("[forward]\nrate-back = \"1Mbit\"", "under [back]"),
         ("[forward]\nspeed = 1", "it has rate"),
-        ("[forward", "no TOML"),
-        ("[forward]\nrate = { bits = 1 }", "is a text"),
+        ("[forward", "not valid TOML"),
+        ("[forward]\nrate = { bits = 1 }", "must be a text"),
     ] {
         let error = format!("{:#}", super::file::parse(text).unwrap_err());
         assert!(error.contains(hint), "{text}: {error}");
@@ -350,7 +350,7 @@ fn files_are_found_from_where_the_settings_lie() {
         .set_by_name("trace", path("delays.csv").to_str().unwrap())
         .unwrap();
     let error = format!("{:#}", no_line.resolve().unwrap_err());
-    assert!(error.contains("name it as `schedule`"), "{error}");
+    assert!(error.contains("name the file as `schedule`"), "{error}");
 
     fs::write(path("trace"), "1\n2\n1\n").unwrap();
     let error = format!("{:#}", link.resolve().unwrap_err());
@@ -584,5 +584,8 @@ fn a_file_without_an_end_is_refused() {
     let error = super::resolve::bounded(endless, 1 << 16).unwrap_err();
     assert!(error.to_string().contains("longer than 65536 bytes"));
     let error = super::file::read(endless).unwrap_err();
-    assert!(format!("{error:#}").contains("is it a trace?"), "{error:#}");
+    assert!(
+        format!("{error:#}").contains("if the file is a trace"),
+        "{error:#}"
+    );
 }

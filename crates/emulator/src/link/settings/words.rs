@@ -48,7 +48,8 @@ impl SettingValue for Bitrate {
         };
         if rate == Bitrate::default() {
             bail!(
-                "a rate of zero lets nothing pass; leave it out (or write `none`) for no limit, and see `outage` for a line that stands still"
+                "with a rate of zero no packet passes; for no limit remove the rate (or write `none`), and \
+                 to stop the line use `outage`"
             );
         }
         Ok(rate)
@@ -127,7 +128,8 @@ impl SettingValue for QueueLimit {
                 put(&mut limit.time, span, part)?;
             } else {
                 bail!(
-                    "`{part}` limits no queue; write bytes (`125kB`), packets (`100packets`), a time (`50ms`), or several with commas"
+                    "`{part}` is not a limit of a queue; write bytes (`125kB`), packets (`100packets`), a \
+                     time (`50ms`), or several with commas"
                 );
             }
         }
@@ -146,7 +148,7 @@ impl SettingValue for QueueLimit {
 
 fn put<T>(place: &mut Option<T>, value: T, part: &str) -> Result<()> {
     if place.replace(value).is_some() {
-        bail!("`{part}` is the second limit of its kind; leave one of the two out");
+        bail!("`{part}` is a second limit of the same kind; remove one of the two");
     }
     Ok(())
 }
@@ -166,7 +168,7 @@ impl SettingValue for JitterConfig {
         let mut chosen = names.into_iter().filter(|name| options.flag(name));
         let name = chosen.next().unwrap_or("uniform");
         if let Some(second) = chosen.next() {
-            bail!("`{name}` and `{second}` are two distributions; leave one of them out");
+            bail!("`{name}` and `{second}` are two distributions; remove one of them");
         }
         let distribution = match name {
             "normal" => JitterDistribution::Normal { deviation: spread },
@@ -219,7 +221,9 @@ const LOG_NORMAL_SIGMA: f64 = 1.0;
 impl SettingValue for ReorderingConfig {
     fn read(text: &str) -> Result<Self> {
         let (probability, late_by) = text.split_once(',').ok_or_else(|| {
-            anyhow!("`{text}` does not say by how much packets are late; write it as `1%,5ms`")
+            anyhow!(
+                "`{text}` contains no additional delay; write a share and a time, as in `1%,5ms`"
+            )
         })?;
         Ok(ReorderingConfig {
             probability: probability.parse()?,
@@ -306,7 +310,7 @@ impl SettingValue for AqmSetting {
                 )
             }
             other => bail!(
-                "`{other}` is no queue discipline; there are drop-tail, drop-head, codel, pie and red"
+                "`{other}` is not a queue discipline; use drop-tail, drop-head, codel, pie or red"
             ),
         };
         options.finish(name, known)?;
@@ -484,7 +488,7 @@ impl SettingValue for NumberList {
                 .with_context(|| format!("line {}", index + 1))?;
         }
         if list.packets.is_empty() {
-            bail!("the list names no packet; write it as `3,7,10-12`");
+            bail!("the list contains no packet; write a list such as `3,7,10-12`");
         }
         Ok(list)
     }
@@ -518,7 +522,10 @@ impl NumberList {
         for part in numbers.split(separator).filter(|part| !part.is_empty()) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let (Ok(first), Ok(last)) = (first.parse::<u64>(), last.parse::<u64>()) else {
-                bail!("`{part}` is no packet number; write `7`, or `10-12`, counted from 0");
+                bail!(
+                    "`{part}` is not a packet number; write a number such as `7` or a range such as \
+                       `10-12`, counted from 0"
+                );
             };
             if last < first {
                 bail!("`{part}` goes backwards; write it as `{last}-{first}`");
@@ -531,7 +538,7 @@ impl NumberList {
         if let Some(period) = period {
             let number = period.parse().ok().filter(|period| *period > 0);
             self.period = Some(number.ok_or_else(|| {
-                anyhow!("`{period}` is no period; write a number of packets, as in `3,7/100`")
+                anyhow!("`{period}` is not a period; write a number of packets, as in `3,7/100`")
             })?);
         }
         Ok(())
@@ -566,7 +573,7 @@ impl SettingValue for OutageList {
             };
             options.finish("an outage", "at, for, every=60s and hold")?;
             if outage.lasts.is_zero() {
-                bail!("an outage that lasts no time is none; leave it out");
+                bail!("the outage has no duration; give it a duration, or remove it");
             }
             Ok(outage)
         };
@@ -623,7 +630,7 @@ impl<'a> KeyValueOptions<'a> {
                 None => (part, None),
             };
             if parts.iter().any(|(other, _)| *other == key) {
-                bail!("`{key}` is there twice; leave one of them out");
+                bail!("`{key}` occurs twice; remove one of the two");
             }
             parts.push((key, value));
         }
@@ -674,8 +681,10 @@ impl<'a> KeyValueOptions<'a> {
     fn finish(self, what: &str, known: &str) -> Result<()> {
         match self.0.first() {
             None => Ok(()),
-            Some(("", Some(value))) => bail!("`={value}` is too much; {what} takes {known}"),
-            Some((key, _)) => bail!("`{key}` is unknown here; {what} takes {known}"),
+            Some(("", Some(value))) => {
+                bail!("`={value}` is not allowed here; {what} accepts {known}")
+            }
+            Some((key, _)) => bail!("`{key}` is unknown here; {what} accepts {known}"),
         }
     }
 }
