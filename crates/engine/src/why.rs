@@ -237,7 +237,7 @@ fn intercept(flow: &Flow, state: &str) -> StageReport {
 fn classify(flow: &Flow) -> StageReport {
     StageReport {
         stage: "classify",
-        did: format!("{} by port and first bytes", flow.protocol),
+        did: format!("{} (found by the port and the first bytes)", flow.protocol),
         saved_bytes: None,
         why_not: None,
         remedy: None,
