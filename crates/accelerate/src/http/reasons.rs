@@ -69,8 +69,8 @@ pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Reas
                       [http.tls] of the far node"),
         CLIENT_CERTIFICATE => ReasonExplanation::new("the origin requires a certificate from the client"),
         ORIGIN_TLS => ReasonExplanation::new(
-            "the TLS handshake between the far node and the origin failed (the origin lacks TLS 1.2 and \
-             1.3), or had no answer in time",
+            "the TLS handshake (TLS 1.2 or 1.3) between the far node and the origin failed, or the origin \
+             did not answer in time",
         ),
         TLS_OFF => ReasonExplanation::new(
             "the far node has no [http.tls], or no root certificates with which it can verify the origin",
