@@ -354,7 +354,8 @@ pub fn find(name: &str) -> Result<&'static LinkPreset> {
         .ok_or_else(|| {
             let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
             anyhow!(
-                "no preset has the name `{name}`; the presets are {}; `trunkline emulate presets` shows their numbers",
+                "no preset has the name `{name}`; the presets are {}; `trunkline emulate presets` \
+                 shows their numbers",
                 names.join(", ")
             )
         })

@@ -489,7 +489,8 @@ impl CellPlan {
             return Err(problem(at, "caches", what));
         }
         if once && group.caches.len() > 1 {
-            let what = "`random-once` transfers a document, and the other states transfer files; write two groups";
+            let what = "`random-once` transfers a document, and the other states transfer files; \
+                        write two groups";
             return Err(problem(at, "caches", what.to_owned()));
         }
         for name in &group.links {
@@ -627,7 +628,7 @@ mod tests {
             (
                 "links = ['a']",
                 "links = ['a', 'a']",
-                ["line 7", "group", "there twice"],
+                ["line 7", "group", "contains the cell"],
             ),
             (
                 "title = 'x'",

@@ -331,7 +331,8 @@ fn nobody(path: &Path, error: io::Error) -> Error {
                 "no link listens at {place}, because the link was killed; its socket was removed"
             ),
             Err(error) => anyhow!(
-                "no link listens at {place}, because the link was killed; its socket cannot be removed: {error}"
+                "no link listens at {place}, because the link was killed; its \
+                 socket cannot be removed: {error}"
             ),
         },
         Ok(SocketHolder::File) => anyhow!("{place} is not the control socket of a link"),

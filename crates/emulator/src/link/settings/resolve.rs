@@ -107,7 +107,8 @@ impl<'a> DirectionWords<'a> {
             [] => Ok(None),
             [only] => Ok(Some(only)),
             [(first, _), (second, _), ..] => bail!(
-                "`{first}` and `{second}` contradict each other, because each defines the line; remove one of them"
+                "`{first}` and `{second}` contradict each other, because each defines the line; \
+                 remove one of them"
             ),
         }
     }
@@ -354,7 +355,8 @@ impl OutageList {
         let every = outages.first().and_then(|outage| outage.every);
         if outages.iter().any(|outage| outage.every != every) {
             bail!(
-                "all outages of a direction must repeat together; give all of them the same `every`, or remove `every`"
+                "all outages of a direction must repeat together; give all of them the same `every`, \
+                 or remove `every`"
             );
         }
         for pair in outages.windows(2) {
