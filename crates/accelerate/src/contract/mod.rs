@@ -162,6 +162,12 @@ pub trait AcceleratorHalf: Send {
         0
     }
 
+    /// Bytes that the host on the half's LAN side has sent and that the half cannot pass on yet. The node reads so much
+    /// less of the host.
+    fn waiting_host_bytes(&self) -> usize {
+        0
+    }
+
     /// False while the half can pass on no more of the content that it reads.
     fn takes_content(&self) -> bool {
         true

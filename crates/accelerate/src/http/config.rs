@@ -40,8 +40,8 @@ pub(crate) const PIPELINED_MAX: usize = 1_024;
 pub(crate) const OPEN_AFTER: Duration = Duration::from_secs(1);
 
 /// Bytes that may wait behind an answer which is being read from the dictionary, or behind the question whether it
-/// still holds. A client that waits for its answers sends nothing meanwhile; one that pipelines sends some
-/// kilobytes.
+/// still holds. The engine reads at most 128 KiB of a client that waits; what a server sends for a client after such an
+/// answer is an error page.
 pub(crate) const HELD_MAX: usize = 1 << 20;
 
 /// Bytes of keys, heads and handles of stored responses: some ten thousand, at 1 to 3 kB each. A branch has 4 GB of

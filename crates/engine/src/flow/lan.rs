@@ -9,6 +9,7 @@ use accelerate::detect;
 use bytes::Bytes;
 use vocab::Time;
 
+use super::stage::FlowStage;
 use super::{Flow, FlowFailure, FlowTurn, PeerHost};
 use crate::accelerators::ACCELERATORS;
 use crate::io::{ConnectionId, ConnectionOwner, EngineOutput};
@@ -350,7 +351,11 @@ impl Flow {
             return;
         }
         let share = turn.budget.share().max(LEAST_CREDIT);
-        let waiting = self.encoder.pending() + self.encoder.pending_overhead();
+        let held = match &self.stage {
+            FlowStage::Running(accelerator) => accelerator.waiting_host_bytes(),
+            FlowStage::Released => 0,
+        };
+        let waiting = self.encoder.pending() + self.encoder.pending_overhead() + held;
         let ahead = READ_AHEAD.min(share).saturating_sub(waiting);
         if self.lan.connected && !self.lan.finished {
             self.lan.grant(turn.outputs, ahead);

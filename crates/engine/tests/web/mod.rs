@@ -182,6 +182,29 @@ fn stale_page_costs_only_a_conditional_request() {
 }
 
 #[test]
+fn requests_wait_behind_a_revalidation_whatever_their_length() {
+    let mut web = WebWorld::new(ON);
+    let content = random_bytes(9, 1_000);
+    web.page("/a", "Cache-Control: no-cache\r\nETag: \"1\"\r\n", &content);
+    web.page("/b", "Cache-Control: no-store\r\n", &content);
+    let client = web.world.accept(PORT);
+    web.get(client, "/a", &content);
+    let padding = "x".repeat(15_000);
+    let mut requests = "GET /a HTTP/1.1\r\nHost: web\r\n\r\n".to_owned();
+    for _ in 0..100 {
+        requests += &format!("GET /b HTTP/1.1\r\nHost: web\r\nX: {padding}\r\n\r\n");
+    }
+    web.world.send(client, requests.as_bytes(), false);
+    let answers = |world: &TwoNodeWorld| {
+        let received = &world.client_host(client).received;
+        let heads = received.windows(9).filter(|bytes| *bytes == b"HTTP/1.1 ");
+        heads.count()
+    };
+    web.world.run_until(|world| answers(world) == 102, PATIENCE);
+    assert_eq!(web.asked(), 102);
+}
+
+#[test]
 fn an_operator_purges_stored_pages_by_url() {
     let mut web = WebWorld::new(ON);
     let content = random_bytes(4, 40_000);

@@ -14,7 +14,7 @@
 //! `policy.rs` says whether and how long, `stored.rs` what is kept and sent, `index.rs` what is where, and
 //! `log.rs` how it is written to disk.
 //!
-//! It stores responses to GET only, and none that is partial. It obeys `CDN-Cache-Control` (RFC 9213) before
+//! It stores responses to GET only, and none that is partial. It answers one range of a stored response (`range.rs`). It obeys `CDN-Cache-Control` (RFC 9213) before
 //! Cache-Control, and it is stricter than RFC 9111 has to be in two ways: `private` and `no-cache` with field
 //! names hold for the whole response, and a response that sets a cookie is stored only if it says `public` or
 //! `s-maxage`.
@@ -26,6 +26,7 @@ mod key;
 pub(crate) mod log;
 mod policy;
 mod prefetched;
+mod range;
 mod stored;
 mod structured;
 #[cfg(any(test, feature = "testing"))]
@@ -39,6 +40,7 @@ use bytes::Bytes;
 pub(crate) use index::{CacheIndex, IndexChange, LookUp};
 pub(crate) use key::{CacheKey, UrlScheme};
 pub(crate) use prefetched::ResponseReuse;
+pub(crate) use range::single_range;
 pub(crate) use stored::{RequestConditions, ResponseValidators, StoredResponse};
 
 /// Of the time for which a response had not changed, one part in so many is heuristically fresh

@@ -188,6 +188,11 @@ fn rewritten<'a>(
 }
 
 impl<H: Content> StoredResponse<H> {
+    /// Its status code.
+    pub(crate) fn status(&self) -> u16 {
+        self.head.status
+    }
+
     /// Its validators.
     pub(crate) fn validators(&self) -> ResponseValidators {
         ResponseValidators::of(&self.head.fields)
@@ -215,7 +220,7 @@ impl<H: Content> StoredResponse<H> {
         self.head_with(&bytes, "", now, closes)
     }
 
-    fn head_with(&self, head: &[u8], more: &str, now: WallTime, closes: bool) -> Bytes {
+    pub(super) fn head_with(&self, head: &[u8], more: &str, now: WallTime, closes: bool) -> Bytes {
         let age = self.freshness.age_ms(now) / 1_000;
         let date = match self.head.fields.has("date") {
             // RFC 9110 §6.6.1: who receives a response without a date dates it.

@@ -1,5 +1,6 @@
 //! Answers from the cache, revalidation, and storing.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,13 +12,13 @@ use super::exchange::{
 use super::{HttpNearHalf, HttpNearState, offers_connection_login};
 use crate::http::account::PassReason;
 use crate::http::cache::{
-    CacheKey, LookUp, RequestConditions, ResponseValidators, StoredResponse, date,
+    CacheKey, LookUp, RequestConditions, ResponseValidators, StoredResponse, date, single_range,
 };
 use crate::http::collapse::{self, CollapseOutcome, CollapseRole};
 use crate::http::prefetch::{AheadAnswer, NearPrefetch};
 use crate::http::reasons;
 use crate::http::recall::{RecallFrame, RecallTag};
-use crate::http::shared::SharedContent;
+use crate::http::shared::{SharedCache, SharedContent};
 use crate::http::wire::{
     BodyExpectation, BodyFraming, HttpVersion, RequestHead, ResponseHead, has_option,
 };
@@ -52,18 +53,30 @@ fn pass_reason(head: &RequestHead) -> Option<PassReason> {
     }
 }
 
+/// True if a request for a part may be answered from what is stored.
+fn is_answerable_range(head: &RequestHead) -> bool {
+    let is_plain = !["if-match", "if-unmodified-since", "upgrade"]
+        .iter()
+        .any(|name| head.fields.has(name));
+    head.method() == b"GET" && is_plain && head.version == HttpVersion::Http11
+}
+
 impl HttpNearHalf {
     /// Deals with a request without a body if what is stored allows it: answers it, asks the server in
     /// another form, or puts it off until the client is due nothing else. Gives it back otherwise.
     /// If `may_join`, the request waits for the same request of another client.
     pub(super) fn answer(&mut self, head: RequestHead, may_join: bool) -> Option<RequestHead> {
         let cache = self.cache.as_ref()?.clone();
-        if pass_reason(&head).is_some() {
+        let has_range = head.fields.has("range");
+        if has_range && !is_answerable_range(&head) || !has_range && pass_reason(&head).is_some() {
             return Some(head);
         }
         let Some(key) = cache.key(&head) else {
             return Some(head);
         };
+        if has_range {
+            return self.answer_range(&cache, head, key);
+        }
         let found = cache.look_up(self.now, &key, &head);
         let found = match self.look_ahead(found, &key, &head) {
             Some(found) => found,
@@ -119,6 +132,40 @@ impl HttpNearHalf {
                 }
                 self.ask_anew(&head, key, &stored, true);
             }
+        }
+        None
+    }
+
+    /// Answers a request for one range of a fresh response, as [`Self::answer`] does.
+    fn answer_range(
+        &mut self,
+        cache: &SharedCache,
+        head: RequestHead,
+        key: CacheKey,
+    ) -> Option<RequestHead> {
+        let now = cache.wall(self.now);
+        let LookUp::Fresh(stored) = cache.look_up(self.now, &key, &head) else {
+            return Some(head);
+        };
+        let is_part = stored.is_meant_by_range(&head);
+        let range = single_range(&head, stored.length).filter(|_| is_part);
+        if stored.status() != 200 || is_part && range.is_none() {
+            return Some(head);
+        }
+        if self.owes_client() {
+            self.postponed = Some(head);
+            return None;
+        }
+        let closes = has_option(&head.fields, "connection", "close");
+        match range {
+            Some(range) if !stored.is_not_modified(&head, now) => {
+                self.answered += 1;
+                self.account.hit();
+                let sent = stored.part_to_send(now, closes, &range);
+                let content = (sent, range);
+                self.send_content((head, key), &stored, content, InsteadOf::Request, closes);
+            }
+            _ => self.answer_stored(head, key, &stored),
         }
         None
     }
@@ -190,6 +237,19 @@ impl HttpNearHalf {
             return;
         };
         let head = stored.head_to_send(cache.wall(self.now), closes);
+        let content = (head, 0..stored.length);
+        self.send_content((request, key), stored, content, instead_of, closes);
+    }
+
+    /// Sends this head and this part of a stored response's content, as soon as the content is read.
+    fn send_content(
+        &mut self,
+        (request, key): (RequestHead, CacheKey),
+        stored: &StoredResponse<SharedContent>,
+        (head, range): (Bytes, Range<u64>),
+        instead_of: InsteadOf,
+        closes: bool,
+    ) {
         let Some(handle) = stored.content.handle.clone() else {
             self.write_lan(head);
             self.note_answered(&request.bytes);
@@ -199,14 +259,14 @@ impl HttpNearHalf {
             return;
         };
         let id = self.next_content();
-        self.account.answered_bytes(stored.length);
-        let range = 0..stored.length;
+        let length = range.end - range.start;
+        self.account.answered_bytes(length);
         let read = ContentRequest::Read { id, handle, range };
         self.outputs.push_back(AcceleratorOutput::Content(read));
         self.answering = Some(LocalAnswer {
             id,
             head: Some(head),
-            left: stored.length,
+            left: length,
             request,
             key,
             instead_of,

@@ -257,6 +257,15 @@ impl HttpNearHalf {
         self.answering.is_some() || self.postponed.is_some() || validates
     }
 
+    /// True if what the server sends next is for the client, and has to wait for an answer of our own. What this half asked
+    /// for by itself is stored meanwhile, whatever its length.
+    fn server_waits(&self) -> bool {
+        let is_own = |owed: &OwedResponse| {
+            !owed.is_for_client || matches!(owed.rest, ReceivedRemainder::Drop)
+        };
+        self.answering.is_some() && !self.owed.front().is_some_and(is_own)
+    }
+
     /// True if the server owes a response that the client gets.
     fn owes_client(&self) -> bool {
         self.owed.iter().any(|owed| owed.is_for_client)
@@ -434,7 +443,7 @@ impl HttpNearHalf {
         while !bytes.is_empty()
             && !matches!(self.state, HttpNearState::LetGo | HttpNearState::Ended)
         {
-            if self.answering.is_some() {
+            if self.server_waits() {
                 return self.hold_server(bytes);
             }
             let step = match self.responses.step(&bytes) {
@@ -653,6 +662,10 @@ impl AcceleratorHalf for HttpNearHalf {
         let waits = prefetch.and_then(NearPrefetch::poll_timeout);
         let ends = following.into_iter().chain(waits);
         self.open_at.into_iter().chain(ends).min()
+    }
+
+    fn waiting_host_bytes(&self) -> usize {
+        self.held_client.iter().map(Bytes::len).sum()
     }
 
     fn buffered(&self) -> usize {

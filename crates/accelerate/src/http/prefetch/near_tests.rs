@@ -583,7 +583,7 @@ fn hosts_with_few_hits_are_fetched_less() {
 }
 
 #[test]
-fn purges_are_told_to_the_far_half_with_a_new_site() {
+fn purges_begin_a_new_site() {
     let mut stand = NearStand::new();
     stand.connect(1, 2);
     stand.say(1, PAGE);

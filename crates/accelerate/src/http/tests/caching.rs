@@ -493,6 +493,94 @@ fn stale_while_revalidate_answers_at_once_and_asks_behind_it() {
 }
 
 #[test]
+fn long_responses_are_stored_behind_a_slow_answer() {
+    let mut site = CachingSite::new();
+    let fields = "Cache-Control: max-age=10, stale-while-revalidate=60\r\nETag: \"1\"\r\n";
+    site.get("", &ok(fields, "one"));
+    site.wait(20);
+    let mut pair = site.connect().0;
+    pair.contents.is_paused = true;
+    pair.say(WanEnd::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let newer = "two".repeat(1 << 20);
+    let fields = fields.replace("\"1\"", "\"2\"");
+    pair.say(WanEnd::Far, ok(&fields, &newer).as_bytes());
+    assert_eq!((pair.closed, pair.to_client.len()), (None, 0));
+    pair.contents.is_paused = false;
+    pair.tell(WanEnd::Near, AcceleratorInput::Timeout);
+    assert!(pair.to_client.ends_with(b"\r\n\r\none"));
+    assert!(site.get("", "").1.ends_with(&newer));
+}
+
+#[test]
+fn bytes_behind_a_revalidation_count_for_read_credit() {
+    let mut site = CachingSite::new();
+    site.get(
+        "",
+        &ok("Cache-Control: max-age=10\r\nETag: \"1\"\r\n", "one"),
+    );
+    site.wait(20);
+    let mut pair = site.connect().0;
+    pair.say(WanEnd::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let behind = b"POST / HTTP/1.1\r\nHost: a\r\n";
+    pair.say(WanEnd::Near, behind);
+    let waiting = |pair: &HttpHalfPair| pair.halves.as_ref().unwrap().0.waiting_host_bytes();
+    assert_eq!(waiting(&pair), behind.len());
+    pair.say(WanEnd::Far, b"HTTP/1.1 304 Not Modified\r\n\r\n");
+    assert_eq!(waiting(&pair), 0);
+}
+
+#[test]
+fn one_range_of_a_response_is_answered_here() {
+    let site = CachingSite::new();
+    let fields = "Cache-Control: max-age=60\r\nETag: \"1\"\r\n\
+        Date: Thu, 01 Jan 2026 00:00:00 GMT\r\nLast-Modified: Wed, 31 Dec 2025 00:00:00 GMT\r\n";
+    site.get("", &ok(fields, "0123456789"));
+    for (request, part, content) in [
+        ("bytes=2-4", "2-4", "234"),
+        ("bytes=8-", "8-9", "89"),
+        ("bytes=-1", "9-9", "9"),
+        ("bytes=0-1\r\nIf-Range: \"1\"", "0-1", "01"),
+        (
+            "bytes=0-1\r\nIf-Range: Wed, 31 Dec 2025 00:00:00 GMT",
+            "0-1",
+            "01",
+        ),
+    ] {
+        let (asked, got) = site.get(&format!("Range: {request}\r\n"), "");
+        assert!(!asked && got.starts_with("HTTP/1.1 206 Partial Content\r\n"));
+        let length = content.len();
+        let lines = format!("Content-Range: bytes {part}/10\r\nContent-Length: {length}\r\n");
+        assert!(got.contains(&lines), "{got}");
+        assert!(got.ends_with(&format!("\r\n\r\n{content}")), "{got}");
+    }
+    // A condition that does not hold asks for everything.
+    for condition in ["\"2\"", "W/\"1\"", "Thu, 01 Jan 2026 00:00:00 GMT"] {
+        let request = format!("Range: bytes=2-4\r\nIf-Range: {condition}\r\n");
+        let (asked, got) = site.get(&request, "");
+        assert!(!asked && got.starts_with("HTTP/1.1 200 ") && got.ends_with("0123456789"));
+    }
+    let (asked, got) = site.get("Range: bytes=2-4\r\nIf-None-Match: \"1\"\r\n", "");
+    assert!(!asked && got.starts_with("HTTP/1.1 304 "), "{got}");
+}
+
+#[test]
+fn other_ranges_are_the_servers_to_answer() {
+    let mut site = CachingSite::new();
+    site.get("", &ok("Cache-Control: max-age=60\r\n", "0123456789"));
+    let part = "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-0/10\r\n\
+        Content-Length: 1\r\n\r\n0";
+    for request in ["bytes=0-0,2-3", "bytes=10-", "lines=1-2"] {
+        let fields = format!("Range: {request}\r\n");
+        assert_eq!(site.get(&fields, part), (true, part.to_owned()));
+    }
+    // A part is not stored, and the whole stays.
+    assert!(site.get("", "").1.ends_with("0123456789"));
+    site.wait(61);
+    let asked = site.get("Range: bytes=0-0\r\n", part);
+    assert_eq!(asked, (true, part.to_owned()));
+}
+
+#[test]
 fn a_client_s_own_conditions_are_answered_from_what_is_stored() {
     let site = CachingSite::new();
     site.get("", &ok("Cache-Control: max-age=60\r\nETag: W/\"1\"\r\nLast-Modified: Thu, 01 Jan 2015 00:00:00 GMT\r\n", "x"));

@@ -790,6 +790,16 @@ impl AcceleratorHalf for NearTls {
         }
     }
 
+    fn waiting_host_bytes(&self) -> usize {
+        match &self.state {
+            NearTlsState::Intercepting(session) => match &session.inner {
+                NearContent::Http1(near) => near.waiting_host_bytes(),
+                NearContent::Handshake | NearContent::Http2(_) | NearContent::Relay => 0,
+            },
+            _ => 0,
+        }
+    }
+
     fn takes_content(&self) -> bool {
         match &self.state {
             NearTlsState::Intercepting(session) => match &session.inner {
