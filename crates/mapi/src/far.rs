@@ -38,6 +38,7 @@ use crate::rpc::splitter::{PduSplitter, RawPdu, SecurityTrailer};
 #[derive(Debug)]
 pub(crate) struct MapiFarHalf {
     state: FarState,
+    is_on: bool,
     may_store: bool,
     near_may_store: bool,
     client: PduSplitter,
@@ -109,6 +110,7 @@ impl MapiFarHalf {
     pub(crate) fn new(may_store: bool, delegated: DelegatedKeys) -> Self {
         Self {
             state: FarState::Watching,
+            is_on: true,
             may_store,
             near_may_store: false,
             client: PduSplitter::default(),
@@ -125,6 +127,14 @@ impl MapiFarHalf {
             gatherer: OpenedGatherer::default(),
             account: None,
             outputs: VecDeque::new(),
+        }
+    }
+
+    /// A half of a node that does not accelerate MAPI: it lets go at once.
+    pub(crate) fn switched_off() -> Self {
+        Self {
+            is_on: false,
+            ..Self::new(false, DelegatedKeys::default())
         }
     }
 
@@ -546,7 +556,12 @@ impl AcceleratorHalf for MapiFarHalf {
             return;
         }
         match input {
-            AcceleratorInput::Start => self.outputs.push_back(AcceleratorOutput::OpenServer),
+            AcceleratorInput::Start => {
+                self.outputs.push_back(AcceleratorOutput::OpenServer);
+                if !self.is_on {
+                    self.stop(ReasonCode::POLICY);
+                }
+            }
             AcceleratorInput::Lan(bytes) => self.server_bytes(&bytes),
             AcceleratorInput::LanFinished => self.server_finished(),
             AcceleratorInput::Wan(segment) if self.is_for_machine(&segment) => {

@@ -46,6 +46,7 @@ impl SharedState for MapiState {
         let may_store = self.settings.may_store_decrypted;
         match half {
             WanEnd::Near => Box::new(MapiNearHalf::new(may_store)),
+            WanEnd::Far if !self.settings.is_on => Box::new(MapiFarHalf::switched_off()),
             WanEnd::Far => Box::new(MapiFarHalf::new(may_store, context.delegated)),
         }
     }

@@ -642,3 +642,27 @@ fn mailbox_calls_reach_the_server_whole_and_answers_come_back() {
         assert_eq!(faults[0].stub[..4], [5, 0, 0, 0]);
     }
 }
+
+#[test]
+fn a_far_node_that_is_switched_off_lets_go() {
+    let mut far = MapiFarHalf::switched_off();
+    far.handle(Time::ZERO, AcceleratorInput::Start);
+    let outputs: Vec<_> = std::iter::from_fn(|| far.poll_output()).collect();
+    let reason = ReasonCode::POLICY;
+    let let_go = AcceleratorOutput::LettingGo(LettingGo::LetGo { reason });
+    assert_eq!(outputs, [AcceleratorOutput::OpenServer, let_go]);
+}
+
+#[test]
+fn good_inputs_of_the_fuzz_target_are_read() {
+    for (name, bytes) in crate::testing::conversation() {
+        crate::testing::structures(&bytes);
+        for at in 0..bytes.len() {
+            let mut altered = bytes.clone();
+            altered[at] ^= 0x41;
+            crate::testing::structures(&altered);
+            crate::testing::structures(&bytes[..at]);
+        }
+        assert!(!bytes.is_empty(), "{name}");
+    }
+}
