@@ -102,7 +102,8 @@ fn a_short_path_gets_renos_window() {
     let mut credit = 0;
     for millisecond in 0..40 {
         let now = Time::from_nanos(millisecond * 1_000_000);
-        for _ in 0..window {
+        let in_round = window;
+        for _ in 0..in_round {
             let needed = cubic.segments_for_increase(now, window, 1);
             credit += 1;
             if credit >= needed {

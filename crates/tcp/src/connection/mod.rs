@@ -387,3 +387,6 @@ impl TcpConnection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
