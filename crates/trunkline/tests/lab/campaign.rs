@@ -53,10 +53,11 @@ const FIRST_LIMIT: Duration = Duration::from_secs(120);
 fn run(plan: &Path, kept: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
     command
-        .args(["lab", "run", "--json"])
+        .args(["lab", "run"])
         .arg(plan)
         .arg("--keep")
-        .arg(kept);
+        .arg(kept)
+        .arg("--json");
     command
 }
 
@@ -109,8 +110,9 @@ fn killed_campaign_continues_without_repeating() {
     assert_eq!(attempts + 1, journal().lines().count() as u64);
 
     let report = Command::new(env!("CARGO_BIN_EXE_trunkline"))
-        .args(["lab", "report", "--json"])
+        .args(["lab", "report"])
         .arg(&kept)
+        .arg("--json")
         .output()
         .expect("the program starts");
     let again: Value = serde_json::from_slice(&report.stdout).expect("it writes JSON");
