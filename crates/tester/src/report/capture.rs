@@ -191,12 +191,12 @@ mod tests {
         assert!(text.starts_with("NOTHING LIMITED IT; 192.0.2.1"), "{text}");
         let others = "3 smaller transfers, 441 bytes in all, are not shown; --all shows them\n";
         assert!(text.ends_with(others), "{text}");
-        assert_eq!(text.matches("unknown").count(), 0, "{text}");
+        assert_eq!(text.matches("unknown, confidence").count(), 0, "{text}");
         let whole = transfers_text(&all, true);
-        assert_eq!(whole.matches("unknown").count(), 3, "{whole}");
+        assert_eq!(whole.matches("unknown, confidence").count(), 3, "{whole}");
         // The only ones there are.
         let text = transfers_text(&all[1..], false);
         assert!(text.starts_with("CANNOT TELL"), "{text}");
-        assert_eq!(text.matches("unknown").count(), 1, "{text}");
+        assert_eq!(text.matches("unknown, confidence").count(), 1, "{text}");
     }
 }

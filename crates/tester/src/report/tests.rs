@@ -186,7 +186,7 @@ fn one_ended_report_names_what_it_measured() {
         "bottleneck 10.0",
         "100 % of BDP",
         "loss below the rate: 0 of",
-        "have `trunkline measure diagnose",
+        "run `trunkline measure diagnose",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }

@@ -202,12 +202,12 @@ fn truncated_configuration_lifts_no_restriction() {
     }
     sites.wait_for_log(
         "near",
-        "`trunkline node reload --remove-restrictions` confirms",
+        "to accept the new one, run `trunkline node reload --remove-restrictions`",
     );
     let (code, said) = sites.ends("near", &["node", "reload", "--remove-restrictions"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(
-        said.contains("Removed [policy] never_store_ports"),
+        said.contains("Removed the restriction [policy] never_store_ports"),
         "{said}"
     );
     assert_eq!(sites.ends("near", &reload), (Some(0), String::new()));
