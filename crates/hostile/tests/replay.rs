@@ -74,6 +74,7 @@ replays! {
     node_pairing,
     node_socks5,
     node_http_connect,
+    lab_plan,
     measure_control,
     measure_datagram,
     measure_iperf3,

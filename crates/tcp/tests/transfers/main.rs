@@ -201,7 +201,7 @@ fn stored_bytes_arrive_in_order_both_ways() {
     let client = pair.connect(config);
     let mut server = None;
     let text: Vec<u8> = (0..300_000_u32)
-        .map(|index| (index * 7 >> 3) as u8)
+        .map(|index| ((index * 7) >> 3) as u8)
         .collect();
     let (mut written, mut echoed, mut back) = (0, Vec::new(), Vec::new());
     let mut pending = Vec::new();
@@ -277,6 +277,7 @@ const MEASURED: Duration = Duration::from_secs(5);
 
 #[test]
 #[ignore = "long: prints how fast 2,000 flows over 1 Gbit/s run, half a minute"]
+#[allow(clippy::disallowed_methods, reason = "a measurement prints its figure")]
 fn two_thousand_flows_fill_a_gigabit() {
     let path = direction(1_000, Duration::from_millis(10), ByteCount::mebibytes(2));
     let mut pair = symmetric(path, 7);

@@ -827,11 +827,8 @@ impl FarContext {
             };
             match one.detail {
                 RequestDetail::OpenStream { mode, .. } if mode != 0 => {
-                    if self
-                        .objects
-                        .get(handle)
-                        .is_some_and(|object| object.parent.is_some())
-                    {
+                    let stream = self.objects.get(handle);
+                    if stream.is_some_and(|object| object.parent.is_some()) {
                         self.writers.insert(handle);
                         promises.push(LanePromise::Writes(handle, WriterKind::Stream));
                     }

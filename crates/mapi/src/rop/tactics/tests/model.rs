@@ -162,7 +162,7 @@ fn run(seed: u64) -> u64 {
     let start = random.next_u64();
     let mut direct = server(&mut SeededRandom::from_seed(start));
     let delay = Duration::from_millis(1 + random.next_u64() % 200);
-    let rate = (random.next_u64() % 2 == 0).then_some(1_000_000.0);
+    let rate = random.next_u64().is_multiple_of(2).then_some(1_000_000.0);
     let far = server(&mut SeededRandom::from_seed(start));
     let mut world = TacticsWorld::new(far, delay, rate);
     let mut ask = |world: &mut TacticsWorld, request: &RpcRequest, pause: u64| -> RopBuffer {

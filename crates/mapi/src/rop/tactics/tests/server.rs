@@ -65,7 +65,7 @@ impl MailServer {
             next_handle: 100,
             contents: BTreeMap::new(),
             rows: 500,
-            transfer: (0..300_000_u32).map(|at| (at * 7 >> 3) as u8).collect(),
+            transfer: (0..300_000_u32).map(|at| ((at * 7) >> 3) as u8).collect(),
             calls: 0,
             event_every: 0,
             events: 0,
