@@ -1,4 +1,4 @@
-//! The endpoint mapper ([C706] Appendix O, ept_map; [MS-RPCE] §3.1.2.5): at which ports a server
+//! The endpoint mapper (C706 Appendix O, ept_map; [MS-RPCE] §3.1.2.5): at which ports a server
 //! offers which interfaces.
 //!
 //! ```text
@@ -14,7 +14,7 @@ use vocab::{ByteReader, TruncatedInput};
 use crate::emsmdb;
 use crate::rpc::bind::NDR;
 
-/// The interface ept, as it stands in a bind ([C706] Appendix O).
+/// The interface ept, as it stands in a bind (C706 Appendix O).
 pub const EPT: [u8; 16] = [
     0x08, 0x83, 0xaf, 0xe1, 0x1f, 0x5d, 0xc9, 0x11, 0x91, 0xa4, 0x08, 0x00, 0x2b, 0x14, 0xa0, 0xfa,
 ];
@@ -31,7 +31,7 @@ const RFR: [u8; 16] = [
 /// The interfaces whose ports are learnt.
 const INTERFACES: [[u8; 16]; 3] = [emsmdb::EMSMDB, NSPI, RFR];
 
-/// Bytes of ept_map's context handle ([C706] Appendix O, ept_lookup_handle_t).
+/// Bytes of ept_map's context handle (C706 Appendix O, ept_lookup_handle_t).
 const HANDLE: usize = 20;
 /// Towers of one answer that are read. Clients ask for four.
 const TOWERS_MAX: u32 = 64;
@@ -82,10 +82,10 @@ fn read_towers(stub: &[u8], ports: &mut Vec<MappedPort>) -> Result<(), Truncated
     Ok(())
 }
 
-/// [C706] Appendix L (Protocol Tower Encoding): floors of two parts, each behind its length. All
+/// C706 Appendix L (Protocol Tower Encoding): floors of two parts, each behind its length. All
 /// integers of the encoding are little-endian; the port in a floor is big-endian.
 fn mapped_port(tower: &[u8]) -> Option<MappedPort> {
-    /// Identifiers of protocols ([C706] Appendix I).
+    /// Identifiers of protocols (C706 Appendix I).
     const UUID: u8 = 0x0d;
     const CONNECTION_ORIENTED: u8 = 0x0b;
     const TCP: u8 = 0x07;

@@ -7,7 +7,7 @@
 //! ```
 //! | folder | content |
 //! | --- | --- |
-//! | `rpc/` | DCE/RPC ([MS-RPCE], [C706]): PDUs, fragments, associations and their protection |
+//! | `rpc/` | DCE/RPC ([MS-RPCE], C706): PDUs, fragments, associations and their protection |
 //! | `emsmdb/` | the calls of the mailbox interface ([MS-OXCRPC]) and the coding of their buffers |
 //! | `rop/` | the remote operations in these buffers ([MS-OXCROPS]) |
 //!

@@ -1,4 +1,4 @@
-//! Integers and arrays of a stub in NDR, little-endian ([C706] chapter 14, Transfer Syntax NDR).
+//! Integers and arrays of a stub in NDR, little-endian (C706 chapter 14, Transfer Syntax NDR).
 //!
 //! A value of n bytes is aligned to n bytes from the start of the stub. Padding is read without a
 //! look at it, and written as zeros.

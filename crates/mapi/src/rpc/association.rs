@@ -14,7 +14,7 @@ use super::splitter::RawPdu;
 const CONTEXTS_MAX: usize = 256;
 /// Proposals that wait for their answer at a time.
 const PROPOSALS_MAX: usize = 16;
-/// The least size of a fragment that both hosts take ([C706] §12.6.2, Alignment and sizes:
+/// The least size of a fragment that both hosts take (C706 §12.6.2, Alignment and sizes:
 /// MustRecvFragSize).
 pub const FRAGMENT_MIN: u16 = 1_432;
 

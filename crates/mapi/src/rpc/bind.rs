@@ -1,11 +1,11 @@
-//! Presentation contexts ([C706] §12.6.4.3, The bind PDU; §12.6.4.4, The bind_ack PDU): the client
+//! Presentation contexts (C706 §12.6.4.3, The bind PDU; §12.6.4.4, The bind_ack PDU): the client
 //! proposes numbers for interfaces, and the server accepts some of them.
 
 use vocab::{ByteReader, TruncatedInput};
 
 use super::pdu::HEADER;
 
-/// The transfer syntax NDR, version 2.0 ([C706] Appendix I), little-endian as in a bind.
+/// The transfer syntax NDR, version 2.0 (C706 Appendix I), little-endian as in a bind.
 pub const NDR: [u8; 20] = [
     0x04, 0x5d, 0x88, 0x8a, 0xeb, 0x1c, 0xc9, 0x11, 0x9f, 0xe8, 0x08, 0x00, 0x2b, 0x10, 0x48, 0x60,
     2, 0, 0, 0,

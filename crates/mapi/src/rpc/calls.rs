@@ -1,7 +1,7 @@
 //! Gathers the fragments of calls, in one direction.
 //!
 //! Fragments of several calls may be mixed where the hosts multiplex calls. Each call's fragments
-//! come in order ([C706] §12.6.2). What does not fit the rules, or is larger than any call of a
+//! come in order (C706 §12.6.2). What does not fit the rules, or is larger than any call of a
 //! mailbox, is not gathered: its fragments pass as they are.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! DCE/RPC over a connection ([C706] chapters 9, 12 and 13, with the extensions of [MS-RPCE]).
+//! DCE/RPC over a connection (C706 chapters 9, 12 and 13, with the extensions of [MS-RPCE]).
 //!
 //! ```text
 //!  bytes ─► splitter ─► PDU ─┬─ bind, alter_context ─► association: interfaces, fragment sizes

@@ -1,4 +1,4 @@
-//! PDUs of a connection ([C706] §12.6, Connection-oriented RPC PDUs; [MS-RPCE] §2.2.2).
+//! PDUs of a connection (C706 §12.6, Connection-oriented RPC PDUs; [MS-RPCE] §2.2.2).
 //!
 //! ```text
 //!   0       1       2       3       4                 8               10              12
@@ -23,7 +23,7 @@ pub const TRAILER: usize = 8;
 /// The length of an object's UUID.
 const OBJECT: usize = 16;
 
-/// Flags of a PDU ([C706] §12.6.3.1, [MS-RPCE] §2.2.2.3).
+/// Flags of a PDU (C706 §12.6.3.1, [MS-RPCE] §2.2.2.3).
 pub mod pfc {
     /// The first fragment of a call.
     pub const FIRST: u8 = 0x01;
@@ -37,7 +37,7 @@ pub mod pfc {
     pub const OBJECT: u8 = 0x80;
 }
 
-/// The type of a PDU ([C706] §12.6.3.1; [MS-RPCE] §2.2.2.10 for the third leg of authentication).
+/// The type of a PDU (C706 §12.6.3.1; [MS-RPCE] §2.2.2.10 for the third leg of authentication).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PduKind {
     /// A call, or a fragment of one.
