@@ -54,7 +54,7 @@ pub(crate) struct BenchDiagnosis {
     /// contains are not measured again.
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
-    /// Keeps the capture of each case in this directory (headers only, some megabytes for each
+    /// Saves the capture of each case in this directory (headers only, some megabytes for each
     /// case).
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,

@@ -39,8 +39,8 @@ pub(crate) struct BenchHttp {
     /// Sets the number of idle connections.
     #[arg(long, value_name = "N", default_value_t = 5_000)]
     connections: usize,
-    /// Names the directory of cache-tests at commit b55b8bda; run `npm install --omit=dev
-    /// --ignore-scripts` in it before.
+    /// Sets the directory of the test suite cache-tests (commit b55b8bda). Before you use this
+    /// option, run `npm install --omit=dev --ignore-scripts` in that directory.
     #[arg(long, value_name = "DIR")]
     cache_tests: Option<PathBuf>,
     /// Names the directory that contains cache-tests.sh and h2spec.sh.

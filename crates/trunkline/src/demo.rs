@@ -67,7 +67,7 @@ pub(crate) struct OutputArguments {
     /// Writes the HTML report to this file.
     #[arg(long, value_name = "FILE", default_value = "trunkline-demo.html")]
     pub(crate) report: PathBuf,
-    /// Keeps captures, server logs, hashes and raw results in this directory.
+    /// Saves captures, server logs, hashes and raw results in this directory.
     #[arg(long, value_name = "DIR")]
     pub(crate) keep: Option<PathBuf>,
 }

@@ -52,10 +52,10 @@ pub(crate) struct EstimateArguments {
     /// lost at the end.
     #[arg(long, value_name = "DIR")]
     dictionary: Option<PathBuf>,
-    /// Sets the memory of the dictionary at each end.
+    /// Sets the size of the dictionary in the memory of each node.
     #[arg(long, value_name = "SIZE", default_value_t = ByteCount::mebibytes(256))]
     memory: ByteCount,
-    /// Sets the disk space of the dictionary at each end, in the directory of --dictionary.
+    /// Sets the size of the dictionary on the disk of each node, in the directory of --dictionary.
     #[arg(long, value_name = "SIZE", default_value_t = ByteCount::mebibytes(4096), requires = "dictionary")]
     disk: ByteCount,
     /// Sends captures as plain files, without splitting them into connections.

@@ -85,7 +85,7 @@ struct CheckArguments {
 struct LabRunArguments {
     #[command(flatten)]
     plan: PlanArguments,
-    /// Keeps the results in this directory [default: the plan's name with -run].
+    /// Saves the results in this directory [default: the plan's name with -run].
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     #[command(flatten)]

@@ -154,8 +154,8 @@ struct MeasureRunArguments {
     /// values that cannot be measured in this way.
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "5201", conflicts_with_all = ["port", "key_file"])]
     iperf3: Option<u16>,
-    /// Reads the server's key from this file; - means standard input [default: the environment
-    /// variable TRUNKLINE_MEASURE_KEY].
+    /// Reads the key that client and server share from this file, or from standard input if the
+    /// name is `-` [default: the key in the environment variable TRUNKLINE_MEASURE_KEY].
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Sends from this address.

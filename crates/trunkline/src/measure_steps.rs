@@ -37,8 +37,8 @@ struct FarEndArguments {
     /// Sets the server's port for TCP and UDP [default: 6349].
     #[arg(long)]
     port: Option<u16>,
-    /// Reads the server's key from this file; - means standard input [default: the environment
-    /// variable TRUNKLINE_MEASURE_KEY].
+    /// Reads the key that client and server share from this file, or from standard input if the
+    /// name is `-` [default: the key in the environment variable TRUNKLINE_MEASURE_KEY].
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Sends from this address.

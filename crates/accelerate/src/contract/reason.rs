@@ -105,7 +105,7 @@ impl ReasonCode {
             Self::LIMIT => ReasonExplanation::new("the flow reached a limit of the accelerator")
                 .with_remedy("raise the limit that the log names"),
             Self::POLICY => ReasonExplanation::new("the policy forbids acceleration of this flow")
-                .with_remedy("change [policy] in the configuration of this node or of the peer"),
+                .with_remedy("change the section [policy] in the configuration of this node or of the peer"),
             Self::UNKNOWN_ACCOUNT => ReasonExplanation::new(
                 "the content is signed or encrypted, and the account file of the far node does not list the \
                  user's account",

@@ -59,7 +59,7 @@ pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Reas
             "the client refused the certificate that the near node made for this name; for an hour the node \
              does not decrypt its connections to this name",
         )
-        .with_remedy("install the authority's certificate (ca_certificate) at the client; an application \
+        .with_remedy("install the CA certificate (ca_certificate) on the client; an application \
                       that pins its server's certificate cannot be intercepted"),
         ORIGIN_CERTIFICATE => ReasonExplanation::new(
             "the far node found the origin's certificate invalid, so it left the check of the certificate \
@@ -80,12 +80,12 @@ pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Reas
             "the authority's certificate (ca_certificate) is not valid now, or its name constraints exclude \
              the server's name",
         )
-        .with_remedy("create a new authority with `trunkline http ca`"),
+        .with_remedy("create a new certificate authority with `trunkline http ca`"),
         TLS_HANDSHAKE => ReasonExplanation::new(
             "the client ended several TLS handshakes with the near node without a reason, as applications do \
              that pin their server's certificate; for an hour the node does not decrypt its connections to this name",
         )
-        .with_remedy("install the authority's certificate (ca_certificate) at the client; an application \
+        .with_remedy("install the CA certificate (ca_certificate) on the client; an application \
                       that pins its server's certificate cannot be intercepted"),
         ReasonCode::VIOLATION => ReasonExplanation::new(
             "a message is ambiguous, or is not HTTP/1; the node forwards its bytes unchanged",

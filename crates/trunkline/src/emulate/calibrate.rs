@@ -36,7 +36,8 @@ pub(super) struct CalibrateArguments {
     /// Measures fewer and shorter cells, in about a minute instead of half an hour.
     #[arg(long)]
     quick: bool,
-    /// Measures only these quantities: rate, delay, jitter, loss, burst, queue, seeds.
+    /// Measures only the listed properties of the emulator: rate, delay, jitter, loss, burst (of the
+    /// token bucket), queue (its length), seeds (whether a seed repeats its losses).
     #[arg(long, value_name = "QUANTITY,...", value_delimiter = ',')]
     only: Vec<MeasuredQuantity>,
     /// Sets the seed of all random numbers [default: a new seed, which is printed].
