@@ -421,7 +421,10 @@ fn client_at_its_share(lab: &mut InterceptionLab) {
     });
     let status = lab.status("near").unwrap();
     assert_eq!(status["flows"], 8, "{status}");
-    assert_eq!(status["shares_reached"][0], "clients 198.18.1.2/32 with 9");
+    assert_eq!(
+        status["shares_reached"][0],
+        "clients 198.18.1.2/32 (9 flows)"
+    );
     let before = lab.flows_total("near");
     let direct = lab.status("near").unwrap()["direct_total"].clone();
     assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");

@@ -64,7 +64,7 @@ fn one_client_leaves_half_of_the_flows() {
     assert_eq!(world.nodes[NEAR].intercepted.len(), 1, "others are taken");
 
     let status = world.nodes[NEAR].engine.status();
-    assert_eq!(status.shares_reached, ["clients 198.18.1.7/32 with 24"]);
+    assert_eq!(status.shares_reached, ["clients 198.18.1.7/32 (24 flows)"]);
     assert_eq!(status.at_share_total, 4);
     let flows = world.nodes[NEAR].engine.flows(world.now);
     let direct = flows.iter().rfind(|flow| flow.peer == "direct").unwrap();
@@ -148,7 +148,7 @@ fn one_of_several_peers_gets_half_the_flows() {
         (near.name.as_str(), near.refused_at_share_total),
         ("near", 2)
     );
-    assert_eq!(status.shares_reached, ["peer near with 10"]);
+    assert_eq!(status.shares_reached, ["peer near (10 flows)"]);
     let told = |event: &EngineEvent| matches!(event, EngineEvent::PeerAtShare { flows: 10, .. });
     assert_eq!(
         world.nodes[FAR]

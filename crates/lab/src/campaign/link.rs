@@ -263,7 +263,7 @@ mod tests {
     fn errors_name_what_is_wrong() {
         for (text, part) in [
             ("speed=1Mbit", "no setting `speed`"),
-            ("preset=4g", "no preset `4g`"),
+            ("preset=4g", "no preset has the name `4g`"),
             ("loss=1%,bursts=5", "`bursts` is unknown"),
             ("seed=7", "its own seeds"),
             ("rate=fast", "`fast` is not a rate"),
