@@ -928,9 +928,10 @@ impl FarLane {
         let logon = self.requests.first()?.logon;
         let mut rops = BytesMut::new();
         match self.kind {
-            FarLaneKind::Stream { position } => {
-                rops.put_slice(&[id::SEEK_STREAM, logon, 0, 0]);
-                rops.put_u64_le(position.checked_sub(moved)?);
+            FarLaneKind::Stream { .. } => {
+                // Relative to the server's own cursor, which a read beyond the end may have set.
+                rops.put_slice(&[id::SEEK_STREAM, logon, 0, 1]);
+                rops.put_i64_le(-i64::try_from(moved).ok()?);
             }
             FarLaneKind::Table => {
                 rops.put_slice(&[id::SEEK_ROW, logon, 0, 1]);

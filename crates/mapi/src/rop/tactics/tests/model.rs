@@ -215,7 +215,6 @@ thread_local! {
 }
 
 #[test]
-#[ignore = "fails: in some seeds the far machine closes the connection"]
 fn random_calls_get_the_direct_answers() {
     let answered: u64 = (0..100).map(run).sum();
     // Most of the calls go on reading or writing.

@@ -7,8 +7,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::super::super::buffer::{NO_HANDLE, RopBuffer};
 use super::super::super::id;
 use super::super::super::request::{RequestDetail, RequestRop, read_requests};
-use crate::emsmdb::PlainBuffer;
 use crate::emsmdb::rpc::{RpcRequest, RpcResponse};
+use crate::emsmdb::{MAX_BUFFERS, PlainBuffer};
 
 /// The error of an object that does not exist or does not fit.
 const NULL_OBJECT: u32 = 0x0000_04b9;
@@ -97,7 +97,11 @@ impl MailServer {
         let used = |buffers: &[(BytesMut, Vec<u32>)]| -> usize {
             buffers.iter().map(|(rops, _)| rops.len() + 40).sum()
         };
-        while repeats && request.envelope.takes_chain() && used(&buffers) + CHAIN_ROOM < room {
+        while repeats
+            && request.envelope.takes_chain()
+            && buffers.len() < MAX_BUFFERS
+            && used(&buffers) + CHAIN_ROOM < room
+        {
             let last = requests.last().unwrap();
             let mut more = BytesMut::new();
             let left = room - used(&buffers) - 100;
