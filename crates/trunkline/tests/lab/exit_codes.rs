@@ -154,7 +154,7 @@ fn failure_ends_with_1_or_125_around_command() {
         ),
         (
             &["run", "--control", "/nowhere/control.sock"],
-            "no directory /nowhere",
+            "the directory /nowhere does not exist",
         ),
     ] {
         let (code, said) = emulate(arguments);
