@@ -333,7 +333,7 @@ fn broken_link_ends_the_test_and_keeps_results() {
     found.baseline_rtt_ms(10.0);
     let reason = found.reason();
     assert!(
-        reason.contains("the link, or the server, is down"),
+        reason.contains("the network or the server is down"),
         "{reason}"
     );
     let heard_last = "the test is over: no message from the client arrived";

@@ -94,7 +94,7 @@ fn missing_or_foreign_server_is_named() {
         let mut rest = String::new();
         let _ = BufReader::new(stream).read_line(&mut rest);
     });
-    assert_refused(&run(port, &[], KEY), "is no `trunkline measure server`");
+    assert_refused(&run(port, &[], KEY), "is not a `trunkline measure server`");
     web.join().unwrap();
     assert_refused(&run(port, &[], KEY), "refuses the connection");
     let none = run(port, &["--congestion=nonesuch"], KEY);
@@ -251,7 +251,10 @@ fn service_without_criteria_is_not_judged() {
     let written = std::fs::read_to_string(&page).expect("the page is written");
     assert!(written.contains("Information rate, up"), "{written}");
     let much = measure(&[&common[..], &["--cir=2Gbit"]].concat(), KEY);
-    assert_refused(&{ much }.output().unwrap(), "start it with --max-rate");
+    assert_refused(
+        &{ much }.output().unwrap(),
+        "start the server with --max-rate",
+    );
     let tiny = measure(
         &[&common[..], &["--cir=1Mbit", "--frame-sizes=64"]].concat(),
         KEY,
@@ -269,7 +272,7 @@ fn threshold_above_the_offer_is_refused_first() {
     let here = run(server.port, &["--max-rate=5Mbit", "--min-rate=10Mbit"], KEY);
     assert_refused(&here, "is too low to test --min-rate");
     let there = run(server.port, &["--min-rate=2Gbit"], KEY);
-    assert_refused(&there, "start it with --max-rate 3");
+    assert_refused(&there, "start the server with --max-rate 3");
 }
 
 #[test]
