@@ -467,7 +467,7 @@ impl<'a> TableReader<'a> {
     }
 }
 
-/// What tests of accelerators need: a table of the configuration.
+/// Tables of the configuration for tests of accelerators.
 #[cfg(test)]
 pub(crate) mod testing {
     use super::{LocatedValue, SettingValue, SettingsTable, TableSetting};

@@ -27,7 +27,7 @@ pub(crate) struct EndpointWatch {
     reader: Option<AnswerReader>,
 }
 
-/// What is read of a connection.
+/// The state of reading one connection to an endpoint mapper.
 #[derive(Default)]
 struct AnswerReader {
     from_client: PduSplitter,

@@ -91,7 +91,7 @@ struct AnnouncedPdu {
     stub: BytesMut,
 }
 
-/// What a segment of bytes is.
+/// The meaning of a segment of bytes for the protected connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum GatheredBytes {
     /// An opened PDU is whole.

@@ -127,7 +127,7 @@ impl HalfPair {
     }
 }
 
-/// What a host sends next: its bytes, and how many bytes of the other host it has to have first.
+/// The next PDU of a host: its bytes, and the number of bytes that must arrive from the other host first.
 struct ScriptedPdu {
     bytes: Vec<u8>,
     after: usize,

@@ -61,7 +61,7 @@ pub enum ClosedReason {
     Aborted,
 }
 
-/// What keeps a sender with data from sending.
+/// The limit that stops a sender that has data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendLimit {
     /// The congestion window, or nothing.

@@ -507,7 +507,7 @@ pub(super) struct SharedCache {
     server: SocketAddr,
     /// The flow's number; `None` where its half has no way to pass on that it is woken.
     flow: Option<u64>,
-    /// What the server has proved; `None` for a connection without TLS, where none does.
+    /// The proof of the server's identity; `None` for a connection without TLS.
     proved: Option<Arc<ProvedOrigin>>,
     shared: SharedHandle<HttpSharedState>,
 }

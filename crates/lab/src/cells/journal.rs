@@ -8,7 +8,7 @@
 //! DIR/logs/           logs of servers, clients, nodes and the emulator
 //! ```
 //! A campaign that was killed while it wrote leaves half a line, which is cut off when it continues.
-//! What was written is never changed.
+//! The journal never changes a line that it has written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

@@ -38,7 +38,7 @@ pub enum ResponseDetail {
     Plain,
     /// RopReadStream: the place of the data.
     Data {
-        /// Where it begins among the ROPs.
+        /// Offset of its first byte among the ROPs.
         start: usize,
         /// Its length.
         length: usize,
@@ -47,7 +47,7 @@ pub enum ResponseDetail {
     Transfer {
         /// TransferStatus: 0 error, 1 partial, 2 no room, 3 done.
         status: u16,
-        /// Where the data begins among the ROPs.
+        /// Offset of the first byte of data among the ROPs.
         start: usize,
         /// Its length.
         length: usize,

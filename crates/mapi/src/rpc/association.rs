@@ -1,4 +1,4 @@
-//! What the hosts of one connection have agreed on: its presentation contexts and the sizes of
+//! The agreement of the hosts of one connection: its presentation contexts and the sizes of
 //! fragments.
 //!
 //! A presentation context counts once the server has accepted it; until then, and where another

@@ -14,7 +14,7 @@ pub const NDR: [u8; 20] = [
 /// The result of a presentation context that the server has accepted.
 const ACCEPTED: u16 = 0;
 
-/// What a client proposes.
+/// A client's proposal: the contents of a bind or alter_context PDU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindProposal {
     /// Bytes of the largest fragment that the client sends.
@@ -50,7 +50,7 @@ impl BindProposal {
     }
 }
 
-/// What the server answers.
+/// The server's answer: the contents of a bind_ack or alter_context_resp PDU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindAnswer {
     /// Bytes of the largest fragment that the server sends.

@@ -39,7 +39,7 @@ pub struct CutBytes {
 #[derive(Debug)]
 struct PassingPdu {
     header: PduHeader,
-    /// Where the stub ends.
+    /// Offset of the end of the stub.
     stub_end: usize,
     trailer: Vec<u8>,
 }
@@ -64,7 +64,7 @@ impl PduCutter {
     /// Cuts the next bytes. With `stops_at_boundary` it leaves what follows the present PDU.
     ///
     /// # Errors
-    /// Where they are no PDU. Nothing has passed then.
+    /// When the bytes are no PDU. The cutter has passed none of them.
     pub fn cut(&mut self, bytes: &Bytes, stops_at_boundary: bool) -> Result<CutBytes, PduError> {
         let mut cut = CutBytes::default();
         let mut bytes = bytes.clone();

@@ -10,7 +10,7 @@ use super::splitter::SecurityTrailer;
 /// The multiple to which protected stubs are padded.
 const ALIGNMENT: usize = 16;
 
-/// What all fragments of a call have in common.
+/// The fields that are equal in all fragments of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallFrame {
     /// Request, response or fault.
@@ -19,7 +19,7 @@ pub struct CallFrame {
     pub call_id: u32,
     /// Its presentation context.
     pub context_id: u16,
-    /// Of a request: the operation. Otherwise 0.
+    /// The number of the operation in a request; 0 in a response or fault.
     pub opnum: u16,
     /// The security context that protects it.
     pub protection: Option<SecurityTrailer>,

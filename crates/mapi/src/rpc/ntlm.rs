@@ -48,7 +48,7 @@ pub enum MessageOrigin {
 /// Signs and seals the PDUs of one direction, or verifies and opens them.
 pub struct NtlmProtector {
     signing_key: Zeroizing<[u8; 16]>,
-    stream: Keystream,
+    stream: SealingKeystream,
     sequence: u32,
     encrypts_checksum: bool,
 }
@@ -72,7 +72,7 @@ impl NtlmProtector {
         let sealing_key = derived(sealed, origin, "sealing");
         Self {
             signing_key: derived(key, origin, "signing"),
-            stream: Keystream::new(&sealing_key),
+            stream: SealingKeystream::new(&sealing_key),
             sequence,
             encrypts_checksum: flags & flag::KEY_EXCHANGE != 0,
         }
@@ -171,12 +171,12 @@ fn xor(bytes: &mut [u8], stream: &[u8]) {
 }
 
 /// RC4's stream, whose next bytes can be seen before they are used.
-struct Keystream {
+struct SealingKeystream {
     cipher: Rc4,
     ahead: Zeroizing<Vec<u8>>,
 }
 
-impl Keystream {
+impl SealingKeystream {
     fn new(key: &[u8; 16]) -> Self {
         let cipher = <Rc4 as rc4::KeyInit>::new_from_slice(key).expect("RC4 takes 16 bytes");
         Self {

@@ -154,7 +154,7 @@ impl PduHeader {
     /// Reads the header at the begin of these bytes.
     ///
     /// # Errors
-    /// Where they are no header, or too few.
+    /// When the bytes are no header, or too few.
     pub fn parse(bytes: &[u8]) -> Result<Self, PduError> {
         let mut reader = ByteReader::new(bytes);
         let mut take = || reader.array::<4>().map_err(|_| PduError::Truncated);

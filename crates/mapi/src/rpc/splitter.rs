@@ -74,7 +74,7 @@ impl RawPdu {
     /// Takes one PDU apart.
     ///
     /// # Errors
-    /// Where the bytes are not exactly one.
+    /// When the bytes are not exactly one PDU.
     pub fn parse(bytes: Bytes) -> Result<Self, PduError> {
         let header = PduHeader::parse(&bytes)?;
         let pdu = Self { header, bytes };
@@ -173,7 +173,7 @@ impl PduSplitter {
     /// The next whole PDU, if it is there.
     ///
     /// # Errors
-    /// Where the next bytes are no PDU. They stay held.
+    /// When the next bytes are no PDU. These bytes stay in the splitter.
     pub fn next_pdu(&mut self) -> Result<Option<RawPdu>, PduError> {
         let header = match PduHeader::parse(&self.held) {
             Ok(header) => header,

@@ -1,4 +1,4 @@
-//! What tests of other crates need: any bytes as a record of the index's log, and as heads that are stored.
+//! Helpers for tests of other crates: they read any bytes as a record of the index's log, and as stored heads.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! What all far halves of a node remember together: what near nodes hold, what clients have asked for, which hosts do not
+//! The common memory of all far halves of a node: URLs that near nodes hold, URLs that clients have asked for, hosts that do not
 //! answer prefetches, and how many connections are used for them.
 //!
 //! Only hashes of URLs are kept, and the oldest go first. A mistake costs a prefetch that is of no use, or leaves one

@@ -380,7 +380,7 @@ impl AheadTable {
         self.forget_if(|key, _| key.url.starts_with(prefix));
     }
 
-    /// What the node has stored is gone: the far halves forget what they remember of it.
+    /// Begins a new site after the node's stored objects are gone, so that the far halves forget them.
     pub(in crate::http) fn begin_site(&mut self, site: u64) {
         self.site = site;
     }

@@ -1,4 +1,4 @@
-//! What tests of other crates need: any bytes as a document, as a frame and as a reference.
+//! Helpers for tests of other crates: they read any bytes as a document, as a frame and as a reference.
 
 use bytes::Bytes;
 use vocab::SeededRandom;

@@ -39,7 +39,7 @@ enum AskedRequest {
     Recalled(Arc<RecalledExchange>),
 }
 
-/// What the near half gets for the head of a response.
+/// The form in which the near half gets the head of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum RecallReply {
     /// The head, as it is.

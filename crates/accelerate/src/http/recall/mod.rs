@@ -38,7 +38,7 @@ pub(crate) struct RecallTag {
     /// The site that the far node knew when it gave the tag.
     site: u64,
     tag: u64,
-    /// Of the request's head, without conditions.
+    /// Digest of the request's head without its conditional fields.
     digest: [u8; 16],
 }
 

@@ -34,7 +34,7 @@ struct RecallStand {
     far_reads_frames: bool,
 }
 
-/// What a request did.
+/// The result of one request.
 #[derive(Debug, Default)]
 struct RecallOutcome {
     to_server: String,

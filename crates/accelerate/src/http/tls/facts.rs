@@ -124,7 +124,7 @@ pub(crate) struct Knowledge {
     clients: BTreeMap<(IpAddr, String), (Time, ClientKnowledge)>,
 }
 
-/// What the handshakes of a client for a name have shown.
+/// The results of a client's handshakes for one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientKnowledge {
     /// So many handshakes in a row have failed.

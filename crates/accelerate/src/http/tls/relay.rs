@@ -1,4 +1,4 @@
-//! What a half inside TLS does once its content is not followed any more: all of it passes, both ways.
+//! Forwards all bytes of an intercepted TLS connection unchanged, once a half no longer follows its content.
 
 use vocab::{FlowSegment, SegmentKind};
 

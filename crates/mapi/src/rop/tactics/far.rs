@@ -146,7 +146,8 @@ struct FarLane {
     template: RpcRequest,
     requests: Vec<RequestRop>,
     asked: RopBuffer,
-    /// What the answers that the client has not taken yet moved the cursor by, and their bytes.
+    /// For each answer that the client has not taken yet: the distance that it moved the cursor, and its
+    /// length in bytes.
     amounts: VecDeque<(u64, u64)>,
     delivered: u32,
     undelivered: u64,
@@ -748,7 +749,7 @@ impl TacticsFar {
     }
 }
 
-/// What a session's answer lets the near machine do.
+/// A right that the far machine gives to the near machine after an answer of the server.
 enum LanePromise {
     Lane(u32, FarLaneKind, RpcRequest),
     Writes(u32, WriterKind),
@@ -1080,7 +1081,8 @@ fn without_events(
     (response, events)
 }
 
-/// What an answer of a lane moved the cursor by: bytes of a stream or a transfer, or rows.
+/// Returns the distance by which an answer of a lane moved the server's cursor: bytes of a stream or
+/// a transfer, or rows of a table.
 fn moved_by(lists: &[ResponseList]) -> u64 {
     let responses = lists.iter().flat_map(|list| &list.responses);
     let moved = responses.map(|response| match response.detail {

@@ -160,7 +160,7 @@ struct NearLane {
 #[derive(Debug)]
 struct LaneAnswer {
     response: RpcResponse,
-    /// What is left of a transfer that the client takes in other sizes than it first asked for.
+    /// The remaining pieces of a transfer that the client takes in other sizes than it first asked for.
     pieces: Option<VecDeque<TransferPiece>>,
 }
 

@@ -21,13 +21,13 @@ const OC1: f64 = 51_840_000.0 / 8.0;
 
 /// The envelope of a client's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Generation {
+enum ClientGeneration {
     Xp,
     Single,
     Chained,
 }
 
-impl Generation {
+impl ClientGeneration {
     fn envelope(self) -> RequestEnvelope {
         match self {
             Self::Xp => RequestEnvelope::Xp {
@@ -189,7 +189,12 @@ impl TacticsWorld {
         }
     }
 
-    fn rops(&mut self, generation: Generation, rops: &[Vec<u8>], handles: &[u32]) -> RopBuffer {
+    fn rops(
+        &mut self,
+        generation: ClientGeneration,
+        rops: &[Vec<u8>],
+        handles: &[u32],
+    ) -> RopBuffer {
         let response = self.call(&generation.request(rops, handles));
         RopBuffer::read(&response.buffers[0].bytes).unwrap()
     }
@@ -308,7 +313,7 @@ fn server_with(length: usize) -> MailServer {
 }
 
 /// Opens message 1 and its attachment; returns the handles of store, message, attachment, stream.
-fn open(world: &mut TacticsWorld, generation: Generation) -> [u32; 4] {
+fn open(world: &mut TacticsWorld, generation: ClientGeneration) -> [u32; 4] {
     let store = world.rops(generation, &[logon()], &[NO_HANDLE]).handles[0];
     let message = world.rops(generation, &[open_message(0, 1, 1)], &[store, NO_HANDLE]);
     let message = message.handles[1];
@@ -348,9 +353,9 @@ fn attachment_is_saved_at_link_rate() {
     const LENGTH: usize = 10_000_000;
     // Chained calls reach 0.87: the first window holds two of their answers.
     for (generation, target) in [
-        (Generation::Xp, 0.9),
-        (Generation::Single, 0.9),
-        (Generation::Chained, 0.85),
+        (ClientGeneration::Xp, 0.9),
+        (ClientGeneration::Single, 0.9),
+        (ClientGeneration::Chained, 0.85),
     ] {
         let server = server_with(LENGTH);
         let mut world = TacticsWorld::new(server, Duration::from_millis(50), Some(OC1));
@@ -369,7 +374,7 @@ fn attachment_is_saved_at_link_rate() {
 fn message_is_sent_at_link_rate() {
     const LENGTH: usize = 10_000_000;
     let data = noise(LENGTH);
-    for generation in [Generation::Xp, Generation::Single] {
+    for generation in [ClientGeneration::Xp, ClientGeneration::Single] {
         let server = MailServer::new();
         let mut world = TacticsWorld::new(server, Duration::from_millis(50), Some(OC1));
         let store = world.rops(generation, &[logon()], &[NO_HANDLE]).handles[0];
@@ -403,7 +408,7 @@ fn message_is_sent_at_link_rate() {
 
 #[test]
 fn refused_write_fails_everything_around_it() {
-    let generation = Generation::Single;
+    let generation = ClientGeneration::Single;
     let mut server = MailServer::new();
     server.stream_max = 50_000;
     let mut world = TacticsWorld::new(server, Duration::from_millis(50), None);
@@ -441,7 +446,7 @@ fn refused_write_fails_everything_around_it() {
 
 #[test]
 fn folder_of_500_messages_needs_three_round_trips() {
-    let generation = Generation::Single;
+    let generation = ClientGeneration::Single;
     let server = MailServer::new();
     let mut world = TacticsWorld::new(server, Duration::from_millis(50), None);
     let store = world.rops(generation, &[logon()], &[NO_HANDLE]).handles[0];
@@ -468,7 +473,11 @@ fn folder_of_500_messages_needs_three_round_trips() {
 
 #[test]
 fn transfer_arrives_once_in_any_sizes() {
-    for generation in [Generation::Xp, Generation::Single, Generation::Chained] {
+    for generation in [
+        ClientGeneration::Xp,
+        ClientGeneration::Single,
+        ClientGeneration::Chained,
+    ] {
         let server = MailServer::new();
         let mut world = TacticsWorld::new(server, Duration::from_millis(50), None);
         let store = world.rops(generation, &[logon()], &[NO_HANDLE]).handles[0];
@@ -492,7 +501,7 @@ fn transfer_arrives_once_in_any_sizes() {
 
 #[test]
 fn events_keep_their_order() {
-    let generation = Generation::Single;
+    let generation = ClientGeneration::Single;
     let mut server = server_with(2_000_000);
     server.event_every = 3;
     let mut world = TacticsWorld::new(server, Duration::from_millis(50), None);
@@ -511,7 +520,7 @@ fn events_keep_their_order() {
 
 #[test]
 fn stream_data_crosses_as_payload() {
-    let generation = Generation::Xp;
+    let generation = ClientGeneration::Xp;
     let mut world = TacticsWorld::new(server_with(100_000), Duration::from_millis(50), None);
     let [.., stream] = open(&mut world, generation);
     let request = generation.request(&[read_stream(0, 30_000)], &[stream]);

@@ -11,7 +11,7 @@ use super::super::super::buffer::{NO_HANDLE, RopBuffer};
 use super::super::super::id;
 use super::server::{MailServer, strip_events};
 use super::{
-    Generation, TacticsWorld, contents_table, copy_messages, get_buffer, logon, noise,
+    ClientGeneration, TacticsWorld, contents_table, copy_messages, get_buffer, logon, noise,
     open_attachment, open_message, open_stream, plain, query_rows, read_stream, save, seek_stream,
     set_columns, write_stream,
 };
@@ -41,7 +41,7 @@ fn server(random: &mut SeededRandom) -> MailServer {
 /// The client, which chooses its next call by what it has open.
 struct ModelClient {
     random: SeededRandom,
-    generation: Generation,
+    generation: ClientGeneration,
     store: u32,
     objects: Vec<(u32, ModelRole)>,
 }
@@ -155,9 +155,9 @@ fn read(response: &RpcResponse) -> (Vec<RopBuffer>, Vec<u32>) {
 fn run(seed: u64) -> u64 {
     let mut random = SeededRandom::from_seed(seed);
     let generation = match random.next_u64() % 3 {
-        0 => Generation::Xp,
-        1 => Generation::Single,
-        _ => Generation::Chained,
+        0 => ClientGeneration::Xp,
+        1 => ClientGeneration::Single,
+        _ => ClientGeneration::Chained,
     };
     let start = random.next_u64();
     let mut direct = server(&mut SeededRandom::from_seed(start));
