@@ -57,18 +57,19 @@ enum BenchPart {
     Smb(BenchSmb),
     // Its own text says more.
     Http(BenchHttp),
-    /// Runs one end of a transfer of the reduction benchmark, which starts this command itself.
+    /// Runs one end of a transfer of the reduction benchmark. The benchmark starts this command
+    /// itself.
     #[command(hide = true)]
     ReductionEnd(ReductionEnd),
 }
 
 #[derive(Debug, Args)]
 struct EmulatorArguments {
-    /// Selects how the emulator is attached to the two test hosts: by tun, packet or xdp, or by all
-    /// of these in turn.
+    /// Selects how the emulator is attached to the two test hosts: by tun, packet or xdp, or by
+    /// each of these methods in turn.
     #[arg(long, default_value = "tun", value_parser = devices)]
     device: DeviceList,
-    /// Prints the results as one JSON object.
+    /// Prints the results of the benchmark as one JSON object.
     #[arg(long)]
     json: bool,
 }

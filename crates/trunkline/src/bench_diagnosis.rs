@@ -36,34 +36,34 @@ const ATTEMPTS: u32 = 2;
 /// when three cases run in parallel. The benchmark needs tc, nft and tcpdump.
 #[derive(Debug, Args)]
 pub(crate) struct BenchDiagnosis {
-    /// Sets the number of cases.
+    /// Sets the number of random test cases that the benchmark runs.
     #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     cases: u32,
-    /// Sets the seed of all cases [default: a new seed for each run; with --results, the seed in
-    /// that file].
+    /// Sets the seed that determines all test cases [default: a new seed for each run; with
+    /// --results, the seed in the file of results].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Runs only the cases with these numbers.
+    /// Runs only the test cases with these numbers.
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     only: Vec<u32>,
-    /// Sets the number of cases that run in parallel. A machine that is too busy adds delays of its
-    /// own.
+    /// Sets the number of test cases that run in parallel. If too many cases run in parallel, the
+    /// busy machine adds delays of its own.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
     at_once: u32,
-    /// Appends the results to this file, one line of JSON per case. Cases that the file already
-    /// contains are not measured again.
+    /// Appends the results to this file, one line of JSON per test case. The benchmark skips test
+    /// cases whose results are already in the file.
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
-    /// Saves the capture of each case in this directory (headers only, some megabytes for each
-    /// case).
+    /// Saves the packet capture of each test case in this directory. A capture contains only packet
+    /// headers, some megabytes for each case.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Measures nothing: diagnoses the captures in the directory of --keep again, for the cases in
-    /// the file of --results. In a minute and without privileges, this shows how another build
-    /// diagnoses the same captures.
+    /// Measures nothing, and diagnoses the captures in the directory of --keep again, for the test
+    /// cases in the file of --results. With this option you can test in a minute, and without
+    /// privileges, how another build of Trunkline diagnoses the same captures.
     #[arg(long, requires = "keep", requires = "results")]
     again: bool,
-    /// Prints the results as one JSON object.
+    /// Prints the results of the benchmark as one JSON object.
     #[arg(long)]
     json: bool,
 }

@@ -23,30 +23,31 @@ use crate::progress::progress;
 /// connections, and public test suites.
 #[derive(Debug, Args)]
 pub(crate) struct BenchHttp {
-    /// Runs only these cells.
+    /// Runs only the measurements with these names.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = cell())]
     cells: Vec<HttpCell>,
-    /// Sets how often the page is loaded in each state, and how many pairs of downloads run; the
-    /// printed figures are medians.
+    /// Sets how many times the benchmark loads the page in each state, and how many pairs of
+    /// downloads it runs. The printed figures are medians.
     #[arg(long, value_name = "N", default_value_t = http::REPEATS)]
     repeats: usize,
-    /// Sets the number of clients that request one object in parallel; the documented figure is for 1,000 clients.
+    /// Sets the number of clients that request one object in parallel. The figure in the
+    /// documentation is for 1,000 clients.
     #[arg(long, value_name = "N", default_value_t = http::CLIENTS)]
     clients: usize,
-    /// Sets the number of objects of each kind whose WAN bytes are counted.
+    /// Sets for how many objects of each kind the benchmark counts the WAN bytes.
     #[arg(long, value_name = "N", default_value_t = http::OBJECTS)]
     objects: usize,
-    /// Sets the number of idle connections.
+    /// Sets the number of idle HTTP connections that the benchmark opens.
     #[arg(long, value_name = "N", default_value_t = 5_000)]
     connections: usize,
-    /// Sets the directory of the test suite cache-tests (commit b55b8bda). Before you use this
-    /// option, run `npm install --omit=dev --ignore-scripts` in that directory.
+    /// Names the directory of the test suite cache-tests (commit b55b8bda). Before you use this
+    /// option, run `npm install --omit=dev --ignore-scripts` in the directory of cache-tests.
     #[arg(long, value_name = "DIR")]
     cache_tests: Option<PathBuf>,
     /// Names the directory that contains cache-tests.sh and h2spec.sh.
     #[arg(long, value_name = "DIR", default_value = "scripts")]
     scripts: PathBuf,
-    /// Prints the results as one JSON object.
+    /// Prints the results of the benchmark as one JSON object.
     #[arg(long)]
     json: bool,
 }

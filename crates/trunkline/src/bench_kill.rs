@@ -24,17 +24,17 @@ use crate::progress::progress;
 /// wrong or lost.
 #[derive(Debug, Args)]
 pub(crate) struct BenchKill {
-    /// Sets how many times the process is killed.
+    /// Sets how many times the benchmark kills the process that writes the dictionary.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     points: u32,
-    /// Sets the seed of all random numbers. The seed determines the data and the kill points, but
-    /// not the timing of the process.
+    /// Sets the seed of all random numbers. The seed determines the data and the moments of the
+    /// kills, but not the timing of the process.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Puts the dictionaries into this directory during the test, and removes them afterwards.
+    /// Creates the dictionaries in this directory during the test, and removes them after the test.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     directory: PathBuf,
-    /// Prints the results as one JSON object.
+    /// Prints the results of the benchmark as one JSON object.
     #[arg(long)]
     json: bool,
 }

@@ -18,10 +18,10 @@ use crate::progress::progress;
 
 #[derive(Debug, Args)]
 pub(crate) struct EmulatorPeers {
-    /// Prints the results as one JSON object.
+    /// Prints the results of the benchmark as one JSON object.
     #[arg(long)]
     json: bool,
-    /// Writes the numbers and arrival times of the packets into files in this directory.
+    /// Writes the numbers and arrival times of the test packets into files in this directory.
     #[arg(long, value_name = "DIRECTORY")]
     raw: Option<PathBuf>,
 }

@@ -30,23 +30,23 @@ const MOST_TEXT: u64 = 1 << 30;
 /// `reopen` writes 12 GB.
 #[derive(Debug, Args)]
 pub(crate) struct BenchReduction {
-    /// Runs only these parts: repeat, edit, text, idle, warm, reopen.
+    /// Runs only these parts of the benchmark: repeat, edit, text, idle, warm, reopen.
     #[arg(long, value_name = "PART,...", value_delimiter = ',', value_parser = part)]
     parts: Vec<ReductionPart>,
-    /// Measures everything this many times; the printed figures are medians.
+    /// Repeats every measurement this many times. The printed figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     repeat: u64,
-    /// Puts the dictionaries into this directory, and removes them at the end. The directory must
+    /// Creates the dictionaries in this directory, and removes them at the end. The directory must
     /// be on the disk that you want to measure.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     directory: PathBuf,
-    /// Sets the memory of each dictionary.
+    /// Sets the size of each dictionary in memory.
     #[arg(long, value_name = "SIZE", default_value_t = ByteCount::mebibytes(256))]
     memory: ByteCount,
-    /// Uses the text of this file instead of the benchmark's own text.
+    /// Uses the text in this file as test data instead of the text that the benchmark generates.
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Prints the results as one JSON object.
+    /// Prints the results of the benchmark as one JSON object.
     #[arg(long)]
     json: bool,
 }

@@ -31,27 +31,27 @@ use crate::progress::{ProgressDisplay, progress};
 /// A WAN session on emulated paths.
 #[derive(Debug, Args)]
 pub(crate) struct BenchSession {
-    /// Runs two sessions in virtual time, so that the results do not depend on the speed of this
-    /// machine. Without this option, two nodes run over the emulator in network namespaces, with or
-    /// without root.
+    /// Simulates two sessions in virtual time, so that the results do not depend on the speed of
+    /// this machine. Without this option, two nodes run over the emulator in network namespaces,
+    /// with or without root.
     #[arg(long)]
     r#virtual: bool,
     /// Runs only the measurements whose names contain one of these words, for example
     /// `500Mbit,jitter,exchanges`.
     #[arg(long, value_name = "WORD,...", value_delimiter = ',')]
     cells: Vec<String>,
-    /// Sets the modes of forward error correction to measure [default: off,auto with --virtual,
-    /// otherwise auto].
+    /// Sets the modes of forward error correction that the benchmark measures [default: off,auto
+    /// with --virtual, otherwise auto].
     #[arg(long, value_name = "MODE,...", value_delimiter = ',', value_parser = mode)]
     fec: Vec<RepairMode>,
-    /// Measures everything with this many seeds; the printed figures are medians [default: 10 with
-    /// --virtual, otherwise 1].
+    /// Repeats every measurement with this many seeds. The printed figures are medians [default: 10
+    /// with --virtual, otherwise 1].
     #[arg(long, alias = "pairs", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000))]
     repeat: Option<u64>,
-    /// Sets the first seed; further seeds are the next numbers.
+    /// Sets the first seed. The next repeats use the next larger numbers as seeds.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// Prints the results as one JSON object.
+    /// Prints the results of the benchmark as one JSON object.
     #[arg(long)]
     json: bool,
 }

@@ -29,13 +29,13 @@ const PYTHON_VARIABLE: &str = "TRUNKLINE_SMB_PYTHON";
 /// SMB clients over the emulated WAN, with and without Trunkline.
 #[derive(Debug, Args)]
 pub(crate) struct BenchSmb {
-    /// Runs every cell, every document and 1,000 small files, in about a day. Without this option,
-    /// the benchmark runs serial clients over both links at four delays, and other clients only at
-    /// OC-1 and 100 ms, in under 40 minutes.
+    /// Runs every measurement, every document and 1,000 small files, in about a day. Without this
+    /// option, the benchmark runs serial clients over both links with four delays, and other
+    /// clients only over OC-1 with 100 ms, in under 40 minutes.
     #[arg(long)]
     full: bool,
-    /// Runs only the cells (of all cells, as with --full) whose names contain one of these words,
-    /// for example `serial-64k+OC-1/100ms,listing`.
+    /// Selects measurements from all measurements of --full: runs only those whose names contain
+    /// one of these words, for example `serial-64k+OC-1/100ms,listing`.
     #[arg(
         long,
         value_name = "WORD,...",
@@ -43,7 +43,7 @@ pub(crate) struct BenchSmb {
         value_parser = clap::builder::NonEmptyStringValueParser::new()
     )]
     cells: Vec<String>,
-    /// Prints the results as one JSON object.
+    /// Prints the results of the benchmark as one JSON object.
     #[arg(long)]
     json: bool,
 }

@@ -40,8 +40,8 @@ pub(crate) struct BenchTurnUp {
     /// Runs only these parts of the benchmark.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART,...")]
     only: Vec<TurnUpPart>,
-    /// Sets the rates of tbf; tbf counts Ethernet headers, so IP packets of 1,500 bytes get
-    /// 1500/1514 of each rate.
+    /// Sets the rates of tbf (the kernel's token bucket filter). tbf counts Ethernet headers, so IP
+    /// packets of 1,500 bytes get 1500/1514 of each rate.
     #[arg(
         long,
         value_name = "RATE,...",
@@ -49,8 +49,8 @@ pub(crate) struct BenchTurnUp {
         default_value = "512kbit,1Mbit,2Mbit,10Mbit,45Mbit,100Mbit,155Mbit,300Mbit,500Mbit"
     )]
     rates: Vec<Bitrate>,
-    /// Sets the buffers of the second case study; a buffer of one BDP is always measured in
-    /// addition.
+    /// Sets the buffer sizes for the second published case study. The benchmark always measures a
+    /// buffer of one BDP in addition.
     #[arg(
         long,
         value_name = "SIZE,...",
@@ -58,10 +58,10 @@ pub(crate) struct BenchTurnUp {
         default_value = "3kB,7500B,15kB"
     )]
     buffers: Vec<ByteCount>,
-    /// Sets the duration of each measuring stream and each test run.
+    /// Sets the duration of each UDP stream and of each TCP test run.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "5s")]
     duration: Duration,
-    /// Prints the results as one JSON object.
+    /// Prints the results of the benchmark as one JSON object.
     #[arg(long)]
     json: bool,
 }

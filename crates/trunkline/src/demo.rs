@@ -29,9 +29,9 @@ use crate::progress::progress;
 /// that was created is removed at the end. It needs root, or unprivileged user namespaces.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArguments {
-    /// Changes settings of the link; the defaults are rate=10Mbit,delay=15ms,queue=125kB,loss=0%. A
-    /// setting whose name ends in _back (such as rate_back=) applies only to the direction from
-    /// server to client.
+    /// Changes settings of the emulated link. The defaults are
+    /// rate=10Mbit,delay=15ms,queue=125kB,loss=0%. A setting whose name ends in _back (such as
+    /// rate_back=) applies only to the direction from server to client.
     #[arg(
         long,
         value_name = "LINK",
@@ -39,19 +39,21 @@ pub(crate) struct DemoArguments {
         hide_default_value = true
     )]
     link: LabLink,
-    /// Sets the seed of the files' contents and of the link [default: a seed from the clock].
+    /// Sets the seed of the files' contents and of the emulated link [default: a seed from the
+    /// clock].
     #[arg(long)]
     seed: Option<u64>,
-    /// Measures everything this many times; the table shows medians.
+    /// Repeats every measurement this many times. The table shows medians.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: u32,
-    /// Runs only these workloads.
+    /// Runs only these workloads, for example http-download.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = workload())]
     workload: Vec<DemoWorkload>,
-    /// Transfers only these files of the set, for example 2M.doc and 50K.xls.
+    /// Transfers only these files of the demo, for example 2M.doc and 50K.xls.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     files: Vec<String>,
-    /// Runs only these passes: baseline, cold, warm, edited.
+    /// Measures only in these states: baseline (without nodes), cold (empty dictionaries), warm
+    /// (the dictionaries contain the files), edited (1 % of each file is changed).
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = pass)]
     passes: Vec<PassKind>,
     #[command(flatten)]
@@ -61,13 +63,14 @@ pub(crate) struct DemoArguments {
 /// Destinations of the results.
 #[derive(Debug, Args)]
 pub(crate) struct OutputArguments {
-    /// Writes the results as JSON to FILE, or to standard output instead of the table.
+    /// Writes the results as JSON to FILE. Without FILE, prints the JSON on standard output instead
+    /// of the table.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
-    /// Writes the HTML report to this file.
+    /// Writes the HTML report of the demo to this file.
     #[arg(long, value_name = "FILE", default_value = "trunkline-demo.html")]
     pub(crate) report: PathBuf,
-    /// Saves captures, server logs, hashes and raw results in this directory.
+    /// Saves packet captures, server logs, hashes and raw results in this directory.
     #[arg(long, value_name = "DIR")]
     pub(crate) keep: Option<PathBuf>,
 }

@@ -44,27 +44,28 @@ const SEED: u64 = 1;
 /// the command has done nothing.
 #[derive(Debug, Args)]
 pub(crate) struct EstimateArguments {
-    /// Names files, directories or captures; - means standard input.
+    /// Names the files, directories or packet captures to read. The name - means standard input.
     #[arg(value_name = "FILE|DIR|PCAP", required = true)]
     inputs: Vec<PathBuf>,
-    /// Keeps the dictionaries of both ends in this directory for the next call; the directory is
-    /// created if it does not exist. Without this option, the dictionaries are in memory and are
+    /// Stores the dictionaries of both ends in this directory for the next call, and creates the
+    /// directory if it does not exist. Without this option, the dictionaries are in memory and are
     /// lost at the end.
     #[arg(long, value_name = "DIR")]
     dictionary: Option<PathBuf>,
-    /// Sets the size of the dictionary in the memory of each node.
+    /// Sets how much memory the dictionary of each node may use.
     #[arg(long, value_name = "SIZE", default_value_t = ByteCount::mebibytes(256))]
     memory: ByteCount,
-    /// Sets the size of the dictionary on the disk of each node, in the directory of --dictionary.
+    /// Sets how much disk space the dictionary of each node may use, in the directory of
+    /// --dictionary.
     #[arg(long, value_name = "SIZE", default_value_t = ByteCount::mebibytes(4096), requires = "dictionary")]
     disk: ByteCount,
-    /// Sends captures as plain files, without splitting them into connections.
+    /// Sends packet captures as plain files, without splitting them into connections.
     #[arg(long)]
     as_files: bool,
-    /// Shows a row for every file and stream, even if there are many.
+    /// Shows a row for every file and TCP stream, even if there are many.
     #[arg(long)]
     all: bool,
-    /// Prints one JSON object.
+    /// Prints the results as one JSON object.
     #[arg(long)]
     json: bool,
 }

@@ -26,18 +26,18 @@ enum HttpCommand {
 
 #[derive(Debug, Args)]
 struct AuthorityArguments {
-    /// Sets the name that clients show for the authority.
+    /// Sets the name of the certificate authority, which clients show.
     #[arg(long)]
     name: String,
-    /// Permits the authority to sign for this domain and for all names below it; repeat the option
-    /// for each domain.
+    /// Permits the certificate authority to sign for this domain and for all names below it. Repeat
+    /// the option for each domain.
     #[arg(long = "permit", value_name = "DOMAIN", required = true)]
     permitted: Vec<String>,
     /// Writes ca.pem and ca.key into this directory. Install ca.pem at the clients, and keep ca.key
     /// on the near node.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Sets the number of days for which the authority is valid.
+    /// Sets the number of days for which the certificate authority is valid.
     #[arg(long, default_value_t = 1_825, value_parser = clap::value_parser!(u64).range(1..=3_650))]
     days: u64,
 }

@@ -41,7 +41,7 @@ enum LabAction {
 
 #[derive(Debug, Args)]
 struct UpArguments {
-    /// Changes settings of the link, as in `trunkline demo`.
+    /// Changes settings of the emulated link, as in `trunkline demo`.
     #[arg(
         long,
         value_name = "LINK",
@@ -49,7 +49,7 @@ struct UpArguments {
         hide_default_value = true
     )]
     link: LabLink,
-    /// Builds the lab without nodes.
+    /// Builds the laboratory without Trunkline nodes.
     #[arg(long)]
     without_nodes: bool,
 }
@@ -57,17 +57,17 @@ struct UpArguments {
 /// Plan, and the choice of its cells and sizes.
 #[derive(Debug, Args)]
 struct PlanArguments {
-    /// Names the plan, a TOML file such as scenarios/wx-2006.toml.
+    /// Names the plan of the campaign, a TOML file such as scenarios/wx-2006.toml.
     #[arg(value_name = "PLAN")]
     plan: PathBuf,
-    /// Selects cells whose names contain one of these words. For a word such as `CIFS+T1+/A/`, the
-    /// name must contain all parts.
+    /// Runs only the measurements whose names contain one of these words. If a word has several
+    /// parts, as `CIFS+T1+/A/`, the name must contain all parts.
     #[arg(long, value_name = "WORD,...", value_delimiter = ',')]
     cells: Vec<String>,
-    /// Transfers every document completely, even if this takes a long time.
+    /// Transfers every document completely, even if the transfer takes a long time.
     #[arg(long, conflicts_with = "short")]
     document_sizes: bool,
-    /// Transfers for 5 s and 20 round trips in each cell.
+    /// Transfers data only for 5 s and 20 round trips in each measurement.
     #[arg(long)]
     short: bool,
 }
@@ -76,7 +76,7 @@ struct PlanArguments {
 struct CheckArguments {
     #[command(flatten)]
     plan: PlanArguments,
-    /// Prints the cells as JSON.
+    /// Prints the measurements of the plan as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -85,7 +85,7 @@ struct CheckArguments {
 struct LabRunArguments {
     #[command(flatten)]
     plan: PlanArguments,
-    /// Saves the results in this directory [default: the plan's name with -run].
+    /// Saves the results of the campaign in this directory [default: the plan's name with -run].
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     #[command(flatten)]
@@ -94,7 +94,8 @@ struct LabRunArguments {
 
 #[derive(Debug, Args)]
 struct ReportArguments {
-    /// Names the directory of an earlier run, or a directory that `trunkline demo --keep` wrote.
+    /// Names the directory of an earlier campaign, or a directory that `trunkline demo --keep`
+    /// wrote.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     #[command(flatten)]
@@ -104,11 +105,12 @@ struct ReportArguments {
 /// Destinations of a report.
 #[derive(Debug, Args)]
 struct ReportOutput {
-    /// Writes the results as JSON to FILE, or to standard output instead of the table.
+    /// Writes the results as JSON to FILE. Without FILE, prints the JSON on standard output instead
+    /// of the table.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// Writes the HTML report to this file; - means standard output [default: report.html in the
-    /// directory of the results].
+    /// Writes the HTML report to this file. The name - means standard output [default: report.html
+    /// in the directory of the results].
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 }

@@ -56,7 +56,7 @@ use tracing_subscriber::EnvFilter;
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version, about, propagate_version = true)]
 struct ProgramArguments {
-    /// Sets the format of the log on standard error.
+    /// Sets the format of the log that Trunkline writes to standard error.
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(subcommand)]

@@ -80,24 +80,24 @@ impl MeasureArguments {
 /// Arguments of `trunkline measure server`.
 #[derive(Debug, Args)]
 struct ServeArguments {
-    /// Listens on this address [default: all addresses].
+    /// Accepts tests only at this local address [default: all addresses].
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
-    /// Sets the port for TCP and UDP.
+    /// Sets the port at which the server accepts tests, for TCP and UDP.
     #[arg(long, default_value_t = PORT)]
     port: u16,
-    /// Reads the key from this file; - means standard input. The key is any text that both ends
-    /// know [default: the environment variable TRUNKLINE_MEASURE_KEY, or a new key, which is
-    /// printed].
+    /// Reads the key from this file, or from standard input if the name is `-`. The key is any text
+    /// that both ends of the test know [default: the environment variable TRUNKLINE_MEASURE_KEY, or
+    /// a new key, which is printed].
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Limits the rate of a stream.
+    /// Limits the rate of each UDP stream of a test.
     #[arg(long, value_name = "RATE", default_value = "1Gbit")]
     max_rate: Bitrate,
-    /// Limits the duration of a stream or a test run.
+    /// Limits the duration of each UDP stream and of each TCP test run.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "60s")]
     max_duration: Duration,
-    /// Limits the duration of a test.
+    /// Limits the duration of a whole test.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30min")]
     max_test: Duration,
 }
@@ -150,25 +150,25 @@ struct MeasureRunArguments {
     #[arg(long)]
     port: Option<u16>,
     /// Tests against an ordinary iperf3 server (`iperf3 -s`) at this TCP and UDP port. Use this
-    /// option if you can run only iperf3 at the far end. No key is needed. The report names the
-    /// values that cannot be measured in this way.
+    /// option if you can run only iperf3 at the far end. A test against iperf3 needs no key. The
+    /// report names the values that a test against iperf3 cannot measure.
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "5201", conflicts_with_all = ["port", "key_file"])]
     iperf3: Option<u16>,
     /// Reads the key that client and server share from this file, or from standard input if the
     /// name is `-` [default: the key in the environment variable TRUNKLINE_MEASURE_KEY].
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Sends from this address.
+    /// Sends the packets of the test from this local address.
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
-    /// Uses IPv6 only.
+    /// Uses only IPv6, even if the server also has an IPv4 address.
     #[arg(short = '6', long = "ipv6")]
     only_v6: bool,
     /// Sets the DSCP of all packets of the test, in both directions: 0 to 63, or a name such as EF
     /// or AF41.
     #[arg(long, value_name = "CLASS", default_value_t = 0, value_parser = dscp)]
     dscp: u8,
-    /// Limits the rate of a stream [default: the server's limit].
+    /// Limits the rate of each UDP stream [default: the server's limit].
     #[arg(
         long,
         value_name = "RATE",
@@ -176,29 +176,30 @@ struct MeasureRunArguments {
         hide_default_value = true
     )]
     max_rate: Bitrate,
-    /// Sets the duration of each test run and each measuring stream.
+    /// Sets the duration of each TCP test run and of each UDP stream.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
     duration: Duration,
-    /// Selects the direction to test; with `both`, TCP also runs in both directions simultaneously.
+    /// Selects the direction to test. With `both`, TCP also runs in both directions simultaneously.
     #[arg(long, value_enum, default_value_t = DirectionOption::Both)]
     direction: DirectionOption,
-    /// Tests these window sizes, in percent of the BDP; 0 switches the window walk off.
+    /// Tests these TCP window sizes, in percent of the bandwidth-delay product (BDP). The value 0
+    /// switches these test runs off.
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_values_t = WALK_PERCENT)]
     walk: Vec<u64>,
-    /// Tests these window sizes in addition, each with one connection. Use the window sizes of the
-    /// hosts that will use the circuit.
+    /// Tests these TCP window sizes in addition, each with one connection. Use the window sizes of
+    /// the hosts that will use the circuit.
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     window: Vec<ByteCount>,
-    /// Sets the number of connections of the parallel test run; 1 omits this run. The test uses
-    /// fewer connections if each connection would get a window of less than ten segments of the
-    /// BDP.
+    /// Sets the number of TCP connections of the parallel test run. The value 1 omits the parallel
+    /// test run. The test uses fewer connections if the window of each connection would be less
+    /// than ten segments.
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     connections: u16,
-    /// Sets the window of each connection of the parallel test run [default: an equal part of the
-    /// BDP].
+    /// Sets the window of each TCP connection of the parallel test run [default: an equal part of
+    /// the BDP].
     #[arg(long, value_name = "SIZE")]
     connection_window: Option<ByteCount>,
-    /// Sets the congestion control of the senders at both ends [default: the default of each
+    /// Sets the TCP congestion control of the senders at both ends [default: the default of each
     /// system].
     #[arg(
         long,
@@ -207,18 +208,19 @@ struct MeasureRunArguments {
         hide_default_value = true
     )]
     congestion: String,
-    /// Sends nothing for this time before each stream that overloads the path, so that the bucket
-    /// of a policer or shaper fills again. The test measures the full burst only if this time is at
-    /// least bucket / rate.
+    /// Sends nothing for this time before each stream that overloads the path, so that the token
+    /// bucket of a policer or shaper fills again. The test measures the full burst only if this
+    /// time is at least bucket size / rate.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
     rest: Duration,
-    /// Computes the loss budget for this TCP rate [default: nine tenths of the measured rate].
+    /// Computes for this TCP rate how much loss the path may have (the loss budget) [default: nine
+    /// tenths of the measured rate].
     #[arg(long, value_name = "RATE")]
     target: Option<Bitrate>,
-    /// Prints one JSON object with the results and the raw samples.
+    /// Prints one JSON object with the results and the raw samples of the test.
     #[arg(long)]
     json: bool,
-    /// Writes an HTML page with plots to this file.
+    /// Writes an HTML report with plots to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     // Last: what follows stands below its heading.
@@ -231,24 +233,25 @@ struct MeasureRunArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Thresholds")]
 struct ThresholdArguments {
-    /// Requires at least this bottleneck rate of IP packets.
+    /// Sets the least bottleneck rate of IP packets with which the test passes.
     #[arg(long, value_name = "RATE")]
     min_rate: Option<Bitrate>,
-    /// Requires that the best test run whose window fills the path has at most this transfer time
-    /// ratio.
+    /// Sets the greatest TCP transfer time ratio with which the test passes. The ratio is taken
+    /// from the best test run whose window fills the path.
     #[arg(long, value_name = "RATIO", value_parser = threshold)]
     max_transfer_time_ratio: Option<f64>,
-    /// Requires at least this TCP efficiency of each test run, in percent: 98 or 98%.
+    /// Sets the least TCP efficiency in percent (98 or 98%) with which the test passes. Each test
+    /// run must reach this efficiency.
     #[arg(long, value_name = "PERCENT", value_parser = percent_of_whole)]
     min_efficiency: Option<f64>,
-    /// Requires at most this buffer delay, in percent, of each test run whose window is not larger
-    /// than the BDP.
+    /// Sets the greatest buffer delay in percent with which the test passes. The limit applies to
+    /// each test run whose window is not larger than the BDP.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     max_buffer_delay: Option<f64>,
-    /// Requires at most this baseline RTT.
+    /// Sets the greatest baseline RTT with which the test passes.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     max_rtt: Option<Duration>,
-    /// Requires at least this path MTU, in bytes.
+    /// Sets the least path MTU in bytes with which the test passes.
     #[arg(long, value_name = "BYTES")]
     min_path_mtu: Option<u16>,
 }

@@ -46,13 +46,13 @@ const LONGEST_MAGIC: u64 = 6;
 /// not exist or is not a capture.
 #[derive(Debug, Args)]
 pub(crate) struct DiagnoseArguments {
-    /// Names the capture file; - means standard input.
+    /// Names the packet capture file to diagnose. The name - means standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Shows every transfer, including short transfers, even if there are many.
+    /// Shows every transfer in the capture, including short transfers, even if there are many.
     #[arg(long)]
     all: bool,
-    /// Prints one JSON object.
+    /// Prints the diagnosis as one JSON object.
     #[arg(long)]
     json: bool,
 }

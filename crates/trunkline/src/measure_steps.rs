@@ -41,27 +41,27 @@ struct FarEndArguments {
     /// name is `-` [default: the key in the environment variable TRUNKLINE_MEASURE_KEY].
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Sends from this address.
+    /// Sends the packets of the test from this local address.
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
-    /// Uses IPv6 only.
+    /// Uses only IPv6, even if the server also has an IPv4 address.
     #[arg(short = '6', long = "ipv6")]
     only_v6: bool,
     /// Sets the DSCP of all packets of the test, in both directions. Use the DSCP of the service's
     /// class: 0 to 63, or a name such as EF or AF41.
     #[arg(long, value_name = "CLASS", default_value_t = 0, value_parser = dscp)]
     dscp: u8,
-    /// Selects the direction to test; with `both`, one direction is tested after the other.
+    /// Selects the direction to test. With `both`, the test measures one direction after the other.
     #[arg(long, value_enum, default_value_t = DirectionOption::Both)]
     direction: DirectionOption,
-    /// Sends nothing for this time before each stream, so that the buckets of policers and shapers
-    /// fill again. The time must be at least bucket / rate.
+    /// Sends nothing for this time before each stream, so that the token buckets of policers and
+    /// shapers fill again. The time must be at least bucket size / rate.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "500ms")]
     rest: Duration,
-    /// Prints one JSON object.
+    /// Prints the results as one JSON object.
     #[arg(long)]
     json: bool,
-    /// Writes an HTML page with plots to this file.
+    /// Writes an HTML report with plots to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -101,32 +101,34 @@ impl FarEndArguments {
 pub(crate) struct ServiceTest {
     #[command(flatten)]
     way: FarEndArguments,
-    /// Sets the committed information rate (CIR).
+    /// Sets the committed information rate (CIR) of the service.
     #[arg(long, value_name = "RATE")]
     cir: Bitrate,
-    /// Sets the excess information rate (EIR), which comes in addition to the CIR.
+    /// Sets the excess information rate (EIR) of the service, which is added to the CIR.
     #[arg(long, value_name = "RATE", default_value = "0bit")]
     eir: Bitrate,
-    /// Sets the sizes of the Ethernet frames, including the check sum.
+    /// Sets the sizes of the Ethernet frames of the test, including the check sum.
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_values_t = [FRAME_FULL], value_parser = frame)]
     frame_sizes: Vec<u16>,
-    /// Sets the duration of each step.
+    /// Sets the duration of each step of the test.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
     step: Duration,
-    /// Sets the duration of the performance test, which follows if all steps passed; Y.1564 uses
+    /// Sets the duration of the performance test, which follows if all steps passed. Y.1564 uses
     /// 15min, 2h or 24h [default: no performance test].
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0", hide_default_value = true)]
     performance: Duration,
-    /// Requires at most this frame loss ratio at rates up to the CIR.
+    /// Sets the greatest frame loss ratio with which the test passes, at rates up to the CIR.
     #[arg(long, value_name = "SHARE")]
     flr: Option<Probability>,
-    /// Requires at most this frame transfer delay at rates up to the CIR, as a round-trip time.
+    /// Sets the greatest frame transfer delay with which the test passes, at rates up to the CIR.
+    /// The delay is measured as a round-trip time.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     ftd: Option<Duration>,
-    /// Requires at most this frame delay variation at rates up to the CIR.
+    /// Sets the greatest frame delay variation with which the test passes, at rates up to the CIR.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     fdv: Option<Duration>,
-    /// Requires that the service delivers no more than CIR + EIR.
+    /// Tests that the service delivers no more than CIR + EIR. If the service delivers more, the
+    /// test fails.
     #[arg(long)]
     policing: bool,
 }
@@ -201,10 +203,10 @@ impl ServiceTest {
 pub(crate) struct ThroughputTest {
     #[command(flatten)]
     way: FarEndArguments,
-    /// Sets the sizes of the Ethernet frames, including the check sum.
+    /// Sets the sizes of the Ethernet frames of the test, including the check sum.
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_values_t = FRAMES, value_parser = frame)]
     frame_sizes: Vec<u16>,
-    /// Limits the rate of a stream [default: the server's limit].
+    /// Limits the rate of each stream [default: the server's limit].
     #[arg(
         long,
         value_name = "RATE",
@@ -212,19 +214,20 @@ pub(crate) struct ThroughputTest {
         hide_default_value = true
     )]
     max_rate: Bitrate,
-    /// Sets the highest loss ratio of a good trial.
+    /// Sets the highest loss ratio with which a trial (one stream at one load) counts as good.
     #[arg(long, value_name = "SHARE", default_value = "0")]
     loss_ratio: Probability,
-    /// Sets the duration of a trial; RFC 2544 uses 60s.
+    /// Sets the duration of each trial (one stream at one load). RFC 2544 uses 60s.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "2s")]
     trial: Duration,
-    /// Sets the total duration of the trials of one load.
+    /// Sets the total duration of all trials of one load.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "6s")]
     duration_sum: Duration,
-    /// Sets the part of --duration-sum that may consist of bad trials; RFC 2544 uses 0.
+    /// Sets which part of --duration-sum may consist of bad trials. RFC 2544 uses 0.
     #[arg(long, value_name = "SHARE", default_value = "50%")]
     exceed_ratio: Probability,
-    /// Sets the greatest distance between the two bounds.
+    /// Sets when the search ends: when the distance between the lower and the upper bound of the
+    /// throughput is at most this value.
     #[arg(long, value_name = "SHARE", default_value = "0.5%")]
     width: Probability,
     /// Omits the tests of frame loss and bursts, which overload the path.

@@ -38,24 +38,25 @@ enum NodeCommand {
     /// Empties the dictionary of a running node, or removes the stored content of one of its
     /// accelerators.
     Purge(PurgeArguments),
-    /// Watches a node and removes its rules when the node cannot. The node starts it itself.
+    /// Removes the interception rules of a node that hangs or has ended. The node starts this
+    /// command itself.
     #[command(hide = true)]
     Watchdog(WatchdogArguments),
 }
 
 #[derive(Debug, Args)]
 struct NodeRunArguments {
-    /// Reads this configuration file of the node.
+    /// Reads the configuration of the node from this file.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
-    /// Times at which a watchdog restarted this node, in seconds since 1970.
+    /// Lists the times at which a watchdog restarted this node, in seconds since 1970.
     #[arg(long, hide = true, value_delimiter = ',')]
     restarted_at: Vec<u64>,
 }
 
 #[derive(Debug, Args)]
 struct CheckArguments {
-    /// Reads this configuration file.
+    /// Names the configuration file to check.
     #[arg(value_name = "FILE", default_value = DEFAULT_CONFIG)]
     file: PathBuf,
 }
@@ -63,20 +64,22 @@ struct CheckArguments {
 /// Running node to query, and the form of its answer.
 #[derive(Debug, Args)]
 struct NodeTarget {
-    /// Reads this configuration file, which names the node's administration socket.
+    /// Reads this configuration file to find the node's administration socket.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
-    /// Uses this administration socket, instead of the socket in the configuration file.
+    /// Connects to the node at this administration socket, instead of the socket in the
+    /// configuration file.
     #[arg(long, value_name = "PATH", conflicts_with = "config")]
     socket: Option<PathBuf>,
-    /// Writes JSON instead of a table.
+    /// Prints the answer of the node as JSON instead of a table.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Args)]
 struct StatusArguments {
-    /// Shows the results for HTTP requests: hit ratios, saved bytes, and the slowest origins.
+    /// Shows the results for HTTP requests: cache hit ratios, saved bytes, and the slowest origin
+    /// servers.
     #[arg(long)]
     http: bool,
     #[command(flatten)]
@@ -85,12 +88,12 @@ struct StatusArguments {
 
 #[derive(Debug, Args)]
 struct ReloadArguments {
-    /// Accepts the new configuration even if it removes peers that have flows, or looks truncated
-    /// before its [[peer]] sections.
+    /// Accepts the new configuration even if it removes peers that have flows, or if the file looks
+    /// truncated before its [[peer]] sections.
     #[arg(long)]
     remove_peers: bool,
     /// Accepts the new configuration even if it removes restrictions, so that the node would
-    /// intercept, serve or store more.
+    /// intercept, serve or store more than before.
     #[arg(long)]
     remove_restrictions: bool,
     #[command(flatten)]
@@ -99,11 +102,12 @@ struct ReloadArguments {
 
 #[derive(Debug, Args)]
 struct PurgeArguments {
-    /// Removes the stored content of this accelerator, such as `http`; without this argument, the
-    /// node empties its dictionary.
+    /// Removes the stored content of this accelerator, for example `http`. Without this argument,
+    /// the node empties its dictionary.
     #[arg(value_name = "ACCELERATOR")]
     accelerator: Option<String>,
-    /// Removes only content whose name (for `http`: the URL) begins with this prefix.
+    /// Removes only stored content whose name begins with this prefix. For `http`, the name is the
+    /// URL.
     #[arg(value_name = "PREFIX", requires = "accelerator")]
     prefix: Option<String>,
     #[command(flatten)]
@@ -120,12 +124,13 @@ struct WhyArguments {
 
 #[derive(Debug, Args)]
 struct WatchdogArguments {
-    /// Node whose rules are removed.
+    /// Names the node whose interception rules are removed.
     #[arg(long)]
     intercepting: Option<String>,
     #[arg(long, value_delimiter = ',')]
     restarted_at: Vec<u64>,
-    /// Command that starts the node again; empty when a service manager does that.
+    /// Sets the command that starts the node again. The list is empty if a service manager starts
+    /// the node again.
     #[arg(last = true)]
     restart: Vec<OsString>,
 }

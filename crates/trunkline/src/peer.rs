@@ -41,11 +41,11 @@ enum PeerCommand {
 
 #[derive(Debug, Args)]
 struct InviteArguments {
-    /// Reads this configuration file of the node.
+    /// Reads the configuration of this node from this file.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
-    /// Sets the address at which the other node can reach this node; needed if [wan] listen names
-    /// no address.
+    /// Sets the address at which the other node can reach this node. You need this option if [wan]
+    /// listen names no address.
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
     /// Sets the name of the [[peer]] section for the joining node [default: the name that the
@@ -56,7 +56,7 @@ struct InviteArguments {
 
 #[derive(Debug, Args)]
 struct JoinArguments {
-    /// Reads this configuration file of the node.
+    /// Reads the configuration of this node from this file.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
     /// Sets the name of the [[peer]] section for the inviting node.
@@ -66,10 +66,10 @@ struct JoinArguments {
 
 #[derive(Debug, Args)]
 struct ListArguments {
-    /// Reads this configuration file of the node.
+    /// Reads the configuration of this node from this file.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
-    /// Writes JSON instead of a table.
+    /// Prints the list of peers as JSON instead of a table.
     #[arg(long)]
     json: bool,
 }
@@ -78,7 +78,7 @@ struct ListArguments {
 struct RemoveArguments {
     /// Names the peer.
     name: String,
-    /// Reads this configuration file of the node.
+    /// Reads the configuration of this node from this file.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
 }

@@ -25,11 +25,11 @@ use super::run::{RunningLink, SettingsAnnouncement, WatchArguments, warn};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Running one command behind the link")]
 pub(super) struct CommandArguments {
-    /// Selects how the command reaches the host's network [default: auto].
+    /// Selects how the command behind the link reaches the host's network [default: auto].
     #[arg(long, value_enum, requires = "command")]
     gateway: Option<GatewayOption>,
-    /// Prints the link's counters on standard error after the command has ended; --json prints them
-    /// as JSON.
+    /// Prints the link's counters on standard error after the command behind the link has ended.
+    /// With --json, the counters are printed as JSON.
     #[arg(long, requires = "command")]
     report: bool,
     /// Writes the link's counters to this file instead of standard error.
@@ -41,16 +41,17 @@ pub(super) struct CommandArguments {
     /// The command sends in the direction `forward` (A to B), and receives in the direction `back`.
     /// The command runs in its own network namespace, whose default route leads through the link to
     /// the network of this host. Over IPv4, the command reaches the host's own services at the
-    /// gateway's address (198.19.0.1, or another address if this address is in use; `ip route`
-    /// shows it), even services that listen only on the host's loopback address. Packets have at
-    /// most 1500 bytes. With root privileges, NAT in this host's network connects the link. Without
-    /// root, a gateway program must be installed: pasta (package passt) or slirp4netns.
+    /// gateway's address, even services that listen only on the host's loopback address. The
+    /// gateway's address is 198.19.0.1, or another address if this address is in use; `ip route`
+    /// shows the address. Packets have at most 1500 bytes. With root privileges, NAT in this host's
+    /// network connects the link. Without root, a gateway program must be installed: pasta (package
+    /// passt) or slirp4netns.
     ///
-    /// The exit code is the exit code of the command, or 128 plus the number of the signal that
-    /// ended the command. It is 2 if an option or a setting is invalid, 125 if the link failed, 126
-    /// if the command could not be started, and 127 if the command was not found. Trunkline
-    /// forwards the signals INT, TERM, HUP, QUIT, USR1 and USR2 to the command. Processes that the
-    /// command started end when the command ends.
+    /// If the command was run, the exit code of Trunkline is the exit code of the command, or 128
+    /// plus the number of the signal that ended the command. The exit code is 2 if an option or a
+    /// setting is invalid, 125 if the link failed, 126 if the command could not be started, and 127
+    /// if the command was not found. Trunkline forwards the signals INT, TERM, HUP, QUIT, USR1 and
+    /// USR2 to the command. Processes that the command started end when the command ends.
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = NOT_WITH_COMMAND)]
     command: Vec<OsString>,
 }

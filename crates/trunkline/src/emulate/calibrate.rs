@@ -30,36 +30,37 @@ pub(super) struct CalibrateArguments {
     /// AF_PACKET) or xdp.
     #[arg(long, default_value = "tun")]
     device: DeviceKind,
-    /// Measures with IPv6 packets instead of IPv4.
+    /// Measures with IPv6 packets instead of IPv4 packets.
     #[arg(long)]
     ipv6: bool,
-    /// Measures fewer and shorter cells, in about a minute instead of half an hour.
+    /// Runs fewer and shorter measurements, in about a minute instead of half an hour.
     #[arg(long)]
     quick: bool,
-    /// Measures only the listed properties of the emulator: rate, delay, jitter, loss, burst (of the
-    /// token bucket), queue (its length), seeds (whether a seed repeats its losses).
+    /// Measures only the listed properties of the emulator: rate, delay, jitter, loss, burst (of
+    /// the token bucket), queue (the length of the queue), seeds (whether the same seed gives the
+    /// same losses again).
     #[arg(long, value_name = "QUANTITY,...", value_delimiter = ',')]
     only: Vec<MeasuredQuantity>,
     /// Sets the seed of all random numbers [default: a new seed, which is printed].
     #[arg(long)]
     seed: Option<u64>,
-    /// Sets the number of seeds whose losses are counted, each in a short run [default: 200; with
-    /// --quick 0].
+    /// Sets for how many seeds the losses are counted. Each seed has a short run of its own
+    /// [default: 200; with --quick 0].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(20..=10_000))]
     seeds: Option<u32>,
-    /// Also measures rates for which no measurement shows that this host can carry them; without
-    /// this option they are refused. The certificate is then marked as forced.
+    /// Also measures rates for which no earlier measurement shows that this host can carry them.
+    /// The certificate is then marked as forced. Without this option, Trunkline refuses such rates.
     #[arg(long)]
     force: bool,
     /// Writes the certificate to this file [default: emulator-certificate.json in Trunkline's state
     /// directory; with --only or --ipv6, no certificate is written by default].
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Writes the raw samples into this directory [default: the name of the certificate with .raw
-    /// appended].
+    /// Writes the raw samples of the measurements into this directory [default: the name of the
+    /// certificate with .raw appended].
     #[arg(long, value_name = "DIR", conflicts_with = "no_raw")]
     raw: Option<PathBuf>,
-    /// Writes no raw samples.
+    /// Writes no raw samples of the measurements.
     #[arg(long)]
     no_raw: bool,
     /// Prints the certificate as JSON.

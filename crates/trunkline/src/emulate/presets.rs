@@ -17,7 +17,7 @@ use crate::output::StandardOutput;
 pub(super) struct PresetsArguments {
     /// Shows only this preset, with the source of each of its numbers.
     name: Option<String>,
-    /// Prints the result as JSON.
+    /// Prints the presets as JSON.
     #[arg(long)]
     json: bool,
 }

@@ -17,7 +17,7 @@ use crate::output::StandardOutput;
 pub(super) struct ReplayArguments {
     /// Names the packet log, which `trunkline emulate run --log` wrote.
     log: PathBuf,
-    /// Prints the result as JSON.
+    /// Prints the result of the replay as JSON.
     #[arg(long)]
     json: bool,
 }

@@ -19,12 +19,12 @@ use crate::output::StandardOutput;
 /// Selection of the link.
 #[derive(Debug, Args)]
 pub(super) struct LinkSelection {
-    /// Selects the link with this name. The name of a link is the name of its device A; for a
-    /// second link with the same device name, the process number is added [default: the only
-    /// running link].
+    /// Selects the link with this name [default: the only running link]. The name of a link is the
+    /// name of its device A. For a second link with the same device name, the process id is added
+    /// to the name.
     #[arg(long, value_name = "NAME", conflicts_with = "control")]
     name: Option<String>,
-    /// Selects the link that listens at this socket.
+    /// Selects the emulated link whose control socket has this path.
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
 }
@@ -34,10 +34,10 @@ pub(super) struct LinkSelection {
 pub(super) struct StatusArguments {
     #[command(flatten)]
     which: LinkSelection,
-    /// Prints the result as JSON.
+    /// Prints the status as JSON.
     #[arg(long)]
     json: bool,
-    /// Prints Prometheus metrics.
+    /// Prints the status as Prometheus metrics.
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
     /// Prints the status every second, until the link ends.
