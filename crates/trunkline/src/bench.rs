@@ -57,8 +57,8 @@ enum BenchPart {
     Smb(BenchSmb),
     // Its own text says more.
     Http(BenchHttp),
-    /// Runs one end of a transfer of the reduction benchmark. The benchmark starts this command
-    /// itself.
+    /// Runs one end of a transfer of the reduction benchmark. The benchmark itself starts this
+    /// hidden command.
     #[command(hide = true)]
     ReductionEnd(ReductionEnd),
 }

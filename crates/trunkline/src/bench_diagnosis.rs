@@ -36,7 +36,7 @@ const ATTEMPTS: u32 = 2;
 /// when three cases run in parallel. The benchmark needs tc, nft and tcpdump.
 #[derive(Debug, Args)]
 pub(crate) struct BenchDiagnosis {
-    /// Sets the number of random test cases that the benchmark runs.
+    /// Sets how many random test cases the benchmark runs.
     #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     cases: u32,
     /// Sets the seed that determines all test cases [default: a new seed for each run; with
@@ -46,16 +46,16 @@ pub(crate) struct BenchDiagnosis {
     /// Runs only the test cases with these numbers.
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     only: Vec<u32>,
-    /// Sets the number of test cases that run in parallel. If too many cases run in parallel, the
-    /// busy machine adds delays of its own.
+    /// Sets how many test cases run in parallel. If too many test cases run in parallel, the
+    /// machine is busy and adds delays of its own.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
     at_once: u32,
-    /// Appends the results to this file, one line of JSON per test case. The benchmark skips test
-    /// cases whose results are already in the file.
+    /// Appends the results to this file, one line of JSON per test case. The benchmark skips a test
+    /// case whose result is already in the file.
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
-    /// Saves the packet capture of each test case in this directory. A capture contains only packet
-    /// headers, some megabytes for each case.
+    /// Saves the packet capture of each test case in this directory. Each packet capture contains
+    /// only packet headers, and has some megabytes.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Measures nothing, and diagnoses the captures in the directory of --keep again, for the test

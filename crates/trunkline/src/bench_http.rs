@@ -27,17 +27,17 @@ pub(crate) struct BenchHttp {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = cell())]
     cells: Vec<HttpCell>,
     /// Sets how many times the benchmark loads the page in each state, and how many pairs of
-    /// downloads it runs. The printed figures are medians.
+    /// downloads it runs. The benchmark prints the medians.
     #[arg(long, value_name = "N", default_value_t = http::REPEATS)]
     repeats: usize,
-    /// Sets the number of clients that request one object in parallel. The figure in the
-    /// documentation is for 1,000 clients.
+    /// Sets how many clients request one object in parallel. The result in the documentation is for
+    /// 1,000 clients.
     #[arg(long, value_name = "N", default_value_t = http::CLIENTS)]
     clients: usize,
     /// Sets for how many objects of each kind the benchmark counts the WAN bytes.
     #[arg(long, value_name = "N", default_value_t = http::OBJECTS)]
     objects: usize,
-    /// Sets the number of idle HTTP connections that the benchmark opens.
+    /// Sets how many idle HTTP connections the benchmark opens.
     #[arg(long, value_name = "N", default_value_t = 5_000)]
     connections: usize,
     /// Names the directory of the test suite cache-tests (commit b55b8bda). Before you use this

@@ -28,10 +28,11 @@ pub(crate) struct BenchKill {
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     points: u32,
     /// Sets the seed of all random numbers. The seed determines the data and the moments of the
-    /// kills, but not the timing of the process.
+    /// kills, but not the timing of the killed process.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Creates the dictionaries in this directory during the test, and removes them after the test.
+    /// Creates the dictionaries in this directory during the test, and removes the dictionaries
+    /// after the test.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     directory: PathBuf,
     /// Prints the results of the benchmark as one JSON object.

@@ -33,11 +33,12 @@ pub(crate) struct BenchReduction {
     /// Runs only these parts of the benchmark: repeat, edit, text, idle, warm, reopen.
     #[arg(long, value_name = "PART,...", value_delimiter = ',', value_parser = part)]
     parts: Vec<ReductionPart>,
-    /// Repeats every measurement this many times. The printed figures are medians.
+    /// Repeats every measurement this many times. The benchmark prints the medians of all
+    /// repetitions.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     repeat: u64,
-    /// Creates the dictionaries in this directory, and removes them at the end. The directory must
-    /// be on the disk that you want to measure.
+    /// Creates the dictionaries in this directory, and removes the dictionaries at the end. The
+    /// directory must be on the disk that you want to measure.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     directory: PathBuf,
     /// Sets the size of each dictionary in memory.

@@ -32,8 +32,8 @@ use crate::progress::{ProgressDisplay, progress};
 #[derive(Debug, Args)]
 pub(crate) struct BenchSession {
     /// Simulates two sessions in virtual time, so that the results do not depend on the speed of
-    /// this machine. Without this option, two nodes run over the emulator in network namespaces,
-    /// with or without root.
+    /// this machine. Without this option, two real nodes run over the emulator in network
+    /// namespaces, with or without root.
     #[arg(long)]
     r#virtual: bool,
     /// Runs only the measurements whose names contain one of these words, for example
@@ -44,11 +44,12 @@ pub(crate) struct BenchSession {
     /// with --virtual, otherwise auto].
     #[arg(long, value_name = "MODE,...", value_delimiter = ',', value_parser = mode)]
     fec: Vec<RepairMode>,
-    /// Repeats every measurement with this many seeds. The printed figures are medians [default: 10
-    /// with --virtual, otherwise 1].
+    /// Repeats every measurement with this many seeds, and prints the medians [default: 10 with
+    /// --virtual, otherwise 1].
     #[arg(long, alias = "pairs", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000))]
     repeat: Option<u64>,
-    /// Sets the first seed. The next repeats use the next larger numbers as seeds.
+    /// Sets the seed of the first repetition. The following repetitions use the next larger numbers
+    /// as seeds.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Prints the results of the benchmark as one JSON object.

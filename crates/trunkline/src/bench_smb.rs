@@ -29,13 +29,13 @@ const PYTHON_VARIABLE: &str = "TRUNKLINE_SMB_PYTHON";
 /// SMB clients over the emulated WAN, with and without Trunkline.
 #[derive(Debug, Args)]
 pub(crate) struct BenchSmb {
-    /// Runs every measurement, every document and 1,000 small files, in about a day. Without this
-    /// option, the benchmark runs serial clients over both links with four delays, and other
+    /// Runs every measurement, every document and 1,000 small files, in about a day. Without
+    /// --full, the benchmark runs serial clients over both links with four delays, and other
     /// clients only over OC-1 with 100 ms, in under 40 minutes.
     #[arg(long)]
     full: bool,
-    /// Selects measurements from all measurements of --full: runs only those whose names contain
-    /// one of these words, for example `serial-64k+OC-1/100ms,listing`.
+    /// Runs only those measurements of --full whose names contain one of these words, for example
+    /// `serial-64k+OC-1/100ms,listing`.
     #[arg(
         long,
         value_name = "WORD,...",

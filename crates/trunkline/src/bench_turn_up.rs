@@ -49,8 +49,8 @@ pub(crate) struct BenchTurnUp {
         default_value = "512kbit,1Mbit,2Mbit,10Mbit,45Mbit,100Mbit,155Mbit,300Mbit,500Mbit"
     )]
     rates: Vec<Bitrate>,
-    /// Sets the buffer sizes for the second published case study. The benchmark always measures a
-    /// buffer of one BDP in addition.
+    /// Sets the buffer sizes for the second published case study. The benchmark also measures a
+    /// buffer of one bandwidth-delay product (BDP) each time.
     #[arg(
         long,
         value_name = "SIZE,...",

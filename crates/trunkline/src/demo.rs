@@ -29,7 +29,7 @@ use crate::progress::progress;
 /// that was created is removed at the end. It needs root, or unprivileged user namespaces.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArguments {
-    /// Changes settings of the emulated link. The defaults are
+    /// Changes settings of the emulated link. The default settings of the link are
     /// rate=10Mbit,delay=15ms,queue=125kB,loss=0%. A setting whose name ends in _back (such as
     /// rate_back=) applies only to the direction from server to client.
     #[arg(
@@ -43,7 +43,7 @@ pub(crate) struct DemoArguments {
     /// clock].
     #[arg(long)]
     seed: Option<u64>,
-    /// Repeats every measurement this many times. The table shows medians.
+    /// Repeats every measurement this many times. The printed table shows the medians.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: u32,
     /// Runs only these workloads, for example http-download.
@@ -63,8 +63,8 @@ pub(crate) struct DemoArguments {
 /// Destinations of the results.
 #[derive(Debug, Args)]
 pub(crate) struct OutputArguments {
-    /// Writes the results as JSON to FILE. Without FILE, prints the JSON on standard output instead
-    /// of the table.
+    /// Writes the results as JSON to FILE. Without FILE, the demo prints the results as JSON on
+    /// standard output instead of the table.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
     /// Writes the HTML report of the demo to this file.

@@ -48,24 +48,24 @@ pub(crate) struct EstimateArguments {
     #[arg(value_name = "FILE|DIR|PCAP", required = true)]
     inputs: Vec<PathBuf>,
     /// Stores the dictionaries of both ends in this directory for the next call, and creates the
-    /// directory if it does not exist. Without this option, the dictionaries are in memory and are
+    /// directory if it does not exist. Without --dictionary, the dictionaries are in memory and are
     /// lost at the end.
     #[arg(long, value_name = "DIR")]
     dictionary: Option<PathBuf>,
-    /// Sets how much memory the dictionary of each node may use.
+    /// Sets how much memory the dictionary of each simulated node may use.
     #[arg(long, value_name = "SIZE", default_value_t = ByteCount::mebibytes(256))]
     memory: ByteCount,
-    /// Sets how much disk space the dictionary of each node may use, in the directory of
+    /// Sets how much disk space the dictionary of each simulated node may use, in the directory of
     /// --dictionary.
     #[arg(long, value_name = "SIZE", default_value_t = ByteCount::mebibytes(4096), requires = "dictionary")]
     disk: ByteCount,
     /// Sends packet captures as plain files, without splitting them into connections.
     #[arg(long)]
     as_files: bool,
-    /// Shows a row for every file and TCP stream, even if there are many.
+    /// Shows a row for every file and TCP stream, even if there are many files or streams.
     #[arg(long)]
     all: bool,
-    /// Prints the results as one JSON object.
+    /// Prints the results of the estimate as one JSON object.
     #[arg(long)]
     json: bool,
 }

@@ -105,8 +105,8 @@ struct ReportArguments {
 /// Destinations of a report.
 #[derive(Debug, Args)]
 struct ReportOutput {
-    /// Writes the results as JSON to FILE. Without FILE, prints the JSON on standard output instead
-    /// of the table.
+    /// Writes the results as JSON to FILE. Without FILE, the command prints the results as JSON on
+    /// standard output instead of the table.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
     /// Writes the HTML report to this file. The name - means standard output [default: report.html

@@ -179,15 +179,16 @@ struct MeasureRunArguments {
     /// Sets the duration of each TCP test run and of each UDP stream.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
     duration: Duration,
-    /// Selects the direction to test. With `both`, TCP also runs in both directions simultaneously.
+    /// Selects the direction to test. With `both`, the test also runs TCP in both directions
+    /// simultaneously.
     #[arg(long, value_enum, default_value_t = DirectionOption::Both)]
     direction: DirectionOption,
-    /// Tests these TCP window sizes, in percent of the bandwidth-delay product (BDP). The value 0
-    /// switches these test runs off.
+    /// Tests TCP with these window sizes, in percent of the bandwidth-delay product (BDP). The
+    /// value 0 switches these test runs off.
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_values_t = WALK_PERCENT)]
     walk: Vec<u64>,
-    /// Tests these TCP window sizes in addition, each with one connection. Use the window sizes of
-    /// the hosts that will use the circuit.
+    /// Tests TCP with these window sizes in addition, each with one connection. Use the window
+    /// sizes of the hosts that will use the circuit.
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     window: Vec<ByteCount>,
     /// Sets the number of TCP connections of the parallel test run. The value 1 omits the parallel
@@ -213,7 +214,7 @@ struct MeasureRunArguments {
     /// time is at least bucket size / rate.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
     rest: Duration,
-    /// Computes for this TCP rate how much loss the path may have (the loss budget) [default: nine
+    /// Computes how much loss the path may have at this TCP rate (the loss budget) [default: nine
     /// tenths of the measured rate].
     #[arg(long, value_name = "RATE")]
     target: Option<Bitrate>,
@@ -236,16 +237,17 @@ struct ThresholdArguments {
     /// Sets the least bottleneck rate of IP packets with which the test passes.
     #[arg(long, value_name = "RATE")]
     min_rate: Option<Bitrate>,
-    /// Sets the greatest TCP transfer time ratio with which the test passes. The ratio is taken
-    /// from the best test run whose window fills the path.
+    /// Sets the greatest TCP transfer time ratio with which the test passes. The ratio comes from
+    /// the best test run whose window fills the path.
     #[arg(long, value_name = "RATIO", value_parser = threshold)]
     max_transfer_time_ratio: Option<f64>,
-    /// Sets the least TCP efficiency in percent (98 or 98%) with which the test passes. Each test
-    /// run must reach this efficiency.
+    /// Sets the least TCP efficiency in percent (98 or 98%) with which the test passes. Every test
+    /// run must reach this TCP efficiency.
     #[arg(long, value_name = "PERCENT", value_parser = percent_of_whole)]
     min_efficiency: Option<f64>,
-    /// Sets the greatest buffer delay in percent with which the test passes. The limit applies to
-    /// each test run whose window is not larger than the BDP.
+    /// Sets the greatest buffer delay in percent with which the test passes. The limit for the
+    /// buffer delay applies to each test run whose window is not larger than the bandwidth-delay
+    /// product (BDP).
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     max_buffer_delay: Option<f64>,
     /// Sets the greatest baseline RTT with which the test passes.

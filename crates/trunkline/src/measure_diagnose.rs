@@ -49,7 +49,8 @@ pub(crate) struct DiagnoseArguments {
     /// Names the packet capture file to diagnose. The name - means standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Shows every transfer in the capture, including short transfers, even if there are many.
+    /// Shows every transfer in the packet capture, including short transfers, even if there are
+    /// many transfers.
     #[arg(long)]
     all: bool,
     /// Prints the diagnosis as one JSON object.

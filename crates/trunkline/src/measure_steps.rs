@@ -55,7 +55,7 @@ struct FarEndArguments {
     #[arg(long, value_enum, default_value_t = DirectionOption::Both)]
     direction: DirectionOption,
     /// Sends nothing for this time before each stream, so that the token buckets of policers and
-    /// shapers fill again. The time must be at least bucket size / rate.
+    /// shapers fill again. This time must be at least bucket size / rate.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "500ms")]
     rest: Duration,
     /// Prints the results as one JSON object.
@@ -113,22 +113,22 @@ pub(crate) struct ServiceTest {
     /// Sets the duration of each step of the test.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
     step: Duration,
-    /// Sets the duration of the performance test, which follows if all steps passed. Y.1564 uses
-    /// 15min, 2h or 24h [default: no performance test].
+    /// Sets the duration of the performance test, which follows if all steps passed. The
+    /// recommendation Y.1564 uses 15min, 2h or 24h [default: no performance test].
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0", hide_default_value = true)]
     performance: Duration,
     /// Sets the greatest frame loss ratio with which the test passes, at rates up to the CIR.
     #[arg(long, value_name = "SHARE")]
     flr: Option<Probability>,
     /// Sets the greatest frame transfer delay with which the test passes, at rates up to the CIR.
-    /// The delay is measured as a round-trip time.
+    /// The test measures the frame transfer delay as a round-trip time.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     ftd: Option<Duration>,
     /// Sets the greatest frame delay variation with which the test passes, at rates up to the CIR.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     fdv: Option<Duration>,
-    /// Tests that the service delivers no more than CIR + EIR. If the service delivers more, the
-    /// test fails.
+    /// Tests that the service delivers no more than CIR + EIR. If the service delivers more than
+    /// CIR + EIR, the test fails.
     #[arg(long)]
     policing: bool,
 }
@@ -226,8 +226,8 @@ pub(crate) struct ThroughputTest {
     /// Sets which part of --duration-sum may consist of bad trials. RFC 2544 uses 0.
     #[arg(long, value_name = "SHARE", default_value = "50%")]
     exceed_ratio: Probability,
-    /// Sets when the search ends: when the distance between the lower and the upper bound of the
-    /// throughput is at most this value.
+    /// Sets the precision of the search. The search ends when the distance between the lower and
+    /// the upper bound of the throughput is at most this value.
     #[arg(long, value_name = "SHARE", default_value = "0.5%")]
     width: Probability,
     /// Omits the tests of frame loss and bursts, which overload the path.

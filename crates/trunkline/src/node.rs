@@ -38,8 +38,8 @@ enum NodeCommand {
     /// Empties the dictionary of a running node, or removes the stored content of one of its
     /// accelerators.
     Purge(PurgeArguments),
-    /// Removes the interception rules of a node that hangs or has ended. The node starts this
-    /// command itself.
+    /// Removes the interception rules of a node that hangs or has ended. The node itself starts
+    /// this hidden command.
     #[command(hide = true)]
     Watchdog(WatchdogArguments),
 }
@@ -88,12 +88,12 @@ struct StatusArguments {
 
 #[derive(Debug, Args)]
 struct ReloadArguments {
-    /// Accepts the new configuration even if it removes peers that have flows, or if the file looks
-    /// truncated before its [[peer]] sections.
+    /// Accepts the new configuration even if the configuration removes peers that have flows, or if
+    /// the file looks truncated before its [[peer]] sections.
     #[arg(long)]
     remove_peers: bool,
-    /// Accepts the new configuration even if it removes restrictions, so that the node would
-    /// intercept, serve or store more than before.
+    /// Accepts the new configuration even if the configuration removes restrictions, so that the
+    /// node would intercept, serve or store more than before.
     #[arg(long)]
     remove_restrictions: bool,
     #[command(flatten)]
@@ -106,8 +106,8 @@ struct PurgeArguments {
     /// the node empties its dictionary.
     #[arg(value_name = "ACCELERATOR")]
     accelerator: Option<String>,
-    /// Removes only stored content whose name begins with this prefix. For `http`, the name is the
-    /// URL.
+    /// Removes only stored content whose name begins with this prefix. For the accelerator `http`,
+    /// the name of the content is the URL.
     #[arg(value_name = "PREFIX", requires = "accelerator")]
     prefix: Option<String>,
     #[command(flatten)]
@@ -129,8 +129,8 @@ struct WatchdogArguments {
     intercepting: Option<String>,
     #[arg(long, value_delimiter = ',')]
     restarted_at: Vec<u64>,
-    /// Sets the command that starts the node again. The list is empty if a service manager starts
-    /// the node again.
+    /// Sets the command that starts the node again. The command is empty if a service manager
+    /// starts the node again.
     #[arg(last = true)]
     restart: Vec<OsString>,
 }

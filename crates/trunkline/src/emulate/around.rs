@@ -29,7 +29,7 @@ pub(super) struct CommandArguments {
     #[arg(long, value_enum, requires = "command")]
     gateway: Option<GatewayOption>,
     /// Prints the link's counters on standard error after the command behind the link has ended.
-    /// With --json, the counters are printed as JSON.
+    /// With --json, Trunkline prints the counters as JSON.
     #[arg(long, requires = "command")]
     report: bool,
     /// Writes the link's counters to this file instead of standard error.

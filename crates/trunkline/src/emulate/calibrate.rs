@@ -44,12 +44,12 @@ pub(super) struct CalibrateArguments {
     /// Sets the seed of all random numbers [default: a new seed, which is printed].
     #[arg(long)]
     seed: Option<u64>,
-    /// Sets for how many seeds the losses are counted. Each seed has a short run of its own
+    /// Sets for how many seeds the calibration counts the losses, with a short run for each seed
     /// [default: 200; with --quick 0].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(20..=10_000))]
     seeds: Option<u32>,
-    /// Also measures rates for which no earlier measurement shows that this host can carry them.
-    /// The certificate is then marked as forced. Without this option, Trunkline refuses such rates.
+    /// Also measures rates for which no earlier measurement shows that this host is fast enough,
+    /// and marks the certificate as forced. Without --force, Trunkline refuses such rates.
     #[arg(long)]
     force: bool,
     /// Writes the certificate to this file [default: emulator-certificate.json in Trunkline's state

@@ -48,9 +48,9 @@ pub(super) struct EmulateRunArguments {
 /// Option that sets a rate although this host was not seen to carry it.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct ForceArguments {
-    /// Sets a rate even if no measurement shows that this host can carry the rate. The link is then
-    /// marked as forced in every table, JSON object, metric, log and certificate. Without this
-    /// option, Trunkline refuses such a rate.
+    /// Sets a rate even if no measurement shows that this host is fast enough for the rate, and
+    /// marks the link as forced in every table, JSON object, metric, log and certificate. Without
+    /// --force, Trunkline refuses such a rate.
     #[arg(long)]
     force: bool,
 }
@@ -84,14 +84,14 @@ struct LinkEndArguments {
     #[arg(long, value_name = "NAMESPACE")]
     namespace_b: Option<String>,
     /// Joins two existing interfaces as a transparent bridge, instead of creating two devices. The
-    /// first interface is end A, and the second interface is end B.
+    /// first interface is end A of the link, and the second interface is end B.
     #[arg(long, value_name = "A,B", conflicts_with_all = ["device_a", "device_b"])]
     bridge: Option<String>,
     /// Selects how a bridge receives and sends packets [default: packet].
     #[arg(long, value_enum, requires = "bridge")]
     io: Option<BridgeIoOption>,
-    /// Switches segmentation offload off at the TUN devices. The link is then slower, but packet
-    /// captures at the devices show single packets.
+    /// Switches segmentation offload off at the TUN devices. Without segmentation offload, the link
+    /// is slower, but packet captures at the devices show single packets.
     #[arg(long, conflicts_with = "bridge")]
     no_offloads: bool,
 }
@@ -110,19 +110,21 @@ enum BridgeIoOption {
 #[command(next_help_heading = "Observing and changing the link")]
 pub(super) struct WatchArguments {
     /// Writes a log with one row for each packet and the packet's fate: delivered or dropped. The
-    /// format is in docs/formats/packet-log.md, and `trunkline emulate replay` reads the log.
+    /// page docs/formats/packet-log.md describes the log, and `trunkline emulate replay` reads the
+    /// log.
     #[arg(long, value_name = "FILE.csv")]
     log: Option<PathBuf>,
     /// Writes a packet capture that contains each packet at both ends of the link, with the
     /// packet's fate (delivered or dropped) as a comment.
     #[arg(long, value_name = "FILE.pcapng")]
     pcapng: Option<PathBuf>,
-    /// Creates the control socket for `status` and `set` at this path. The directory must exist
-    /// [default: emulate-DEVICE_A.sock in /run/trunkline or in $XDG_RUNTIME_DIR/trunkline].
+    /// Creates the control socket for `status` and `set` at this path. The directory of the path
+    /// must exist [default: emulate-DEVICE_A.sock in /run/trunkline or in
+    /// $XDG_RUNTIME_DIR/trunkline].
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// Serves Prometheus metrics at this address. A port without an address means the loopback
-    /// address.
+    /// Serves Prometheus metrics at this address. If you give only a port, Trunkline uses the
+    /// loopback address.
     #[arg(long, value_name = "ADDRESS", value_parser = metrics_address)]
     metrics: Option<SocketAddr>,
 }

@@ -20,8 +20,8 @@ use crate::output::StandardOutput;
 #[derive(Debug, Args)]
 pub(super) struct LinkSelection {
     /// Selects the link with this name [default: the only running link]. The name of a link is the
-    /// name of its device A. For a second link with the same device name, the process id is added
-    /// to the name.
+    /// name of its device A. If a second link has the same device name, the process id is part of
+    /// the name of the second link.
     #[arg(long, value_name = "NAME", conflicts_with = "control")]
     name: Option<String>,
     /// Selects the emulated link whose control socket has this path.
@@ -34,13 +34,13 @@ pub(super) struct LinkSelection {
 pub(super) struct StatusArguments {
     #[command(flatten)]
     which: LinkSelection,
-    /// Prints the status as JSON.
+    /// Prints the status of the link as JSON.
     #[arg(long)]
     json: bool,
-    /// Prints the status as Prometheus metrics.
+    /// Prints the status of the link as Prometheus metrics.
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
-    /// Prints the status every second, until the link ends.
+    /// Prints the status of the link every second, until the link ends.
     #[arg(long)]
     watch: bool,
 }
