@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use vocab::{ByteCount, Time};
+use vocab::{ByteCount, DeviceQueueLimit, Time};
 
 use crate::config::{DirectionConfig, LinkFraming, QueueLimit};
 use crate::counters::TrafficCount;
@@ -34,6 +34,9 @@ pub(crate) struct Bottleneck {
     waiting_counted: u64,
     counted: u64,
     held: TrafficCount,
+    /// Limit in buffers of one size, which only a device model has.
+    slots: Option<DeviceQueueLimit>,
+    slots_held: u64,
     /// Dropped packets that were not polled yet.
     dropped: VecDeque<BottleneckExit>,
 }
@@ -59,7 +62,17 @@ impl Bottleneck {
             waiting_counted: 0,
             counted: 0,
             held: TrafficCount::default(),
+            slots: None,
+            slots_held: 0,
             dropped: VecDeque::new(),
+        }
+    }
+
+    /// A queue that is limited in buffers of one size as well.
+    pub(crate) fn with_slots(now: Time, config: &DirectionConfig, slots: DeviceQueueLimit) -> Self {
+        Self {
+            slots: Some(slots),
+            ..Self::new(now, config)
         }
     }
 
@@ -119,6 +132,7 @@ impl Bottleneck {
         }
         self.counted += packet.counted;
         self.held += TrafficCount::one(packet.bytes.len());
+        self.slots_held += self.slots_of(packet.counted);
         if self.on_line.is_none() {
             self.waiting_counted += packet.counted;
             self.waiting.push_back(packet);
@@ -239,6 +253,7 @@ impl Bottleneck {
             time,
         } = self.limit;
         let after = self.counted + counted;
+        let slots_after = self.slots_held + self.slots_of(counted);
         bytes.is_none_or(|limit| ByteCount::new(after) <= limit)
             && packets.is_none_or(|limit| self.held.packets < limit)
             && time.is_none_or(|limit| {
@@ -246,6 +261,11 @@ impl Bottleneck {
                     .time_for(after)
                     .is_none_or(|needed| needed <= limit)
             })
+            && self.slots.is_none_or(|limit| slots_after <= limit.limit())
+    }
+
+    fn slots_of(&self, counted: u64) -> u64 {
+        self.slots.map_or(0, |limit| limit.cost(counted))
     }
 
     fn drop(&mut self, at: Time, packet: EmulatedPacket, reason: DropReason) {
@@ -258,6 +278,7 @@ impl Bottleneck {
 
     fn forget(&mut self, packet: &EmulatedPacket) {
         self.counted -= packet.counted;
+        self.slots_held -= self.slots_of(packet.counted);
         self.held.subtract(TrafficCount::one(packet.bytes.len()));
     }
 }

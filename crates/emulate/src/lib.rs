@@ -29,6 +29,7 @@ mod config;
 mod config_error;
 mod counters;
 mod delay;
+mod device;
 mod direction;
 mod ecn;
 mod impairments;
@@ -50,6 +51,7 @@ pub use config::{
 };
 pub use config_error::{ConfigError, RATE_MAX};
 pub use counters::{DirectionCounters, TrafficCount};
+pub use device::{DeviceCounters, DeviceDelivery, DeviceDrop, DeviceDropReason, EmulatedDevice};
 pub use direction::{
     EnqueueOutcome, LinkDirection, PacketDelivery, PacketOutcome, PacketRecord, RECORDS_MAX,
 };

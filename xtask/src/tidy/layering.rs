@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! vocab ◄─ emulate, reduce, tunnel, accelerate ◄─ mapi, measure ◄─ engine ◄─ node ─┐
+//!   tcp ◄─ profile
 //!   host, capture ◄─ estimate, emulator, tester ◄─ lab ◄─ bench ◄─ trunkline
 //!            ▲        ▲      ▲                                  ▲
 //!            │     simd      └─ simd, path            hostile (fuzzing only)
@@ -17,7 +18,7 @@ use super::files::Checkout;
 /// Crates without input or output. None of them depends on another, save that all use `vocab`,
 /// that `simd` lies below those with a loop to speed up and `path` below those that send on one, and
 /// that `engine` joins three. `mapi` is an accelerator with a crate of its own, above `accelerate`.
-const CORES: [&str; 11] = [
+const CORES: [&str; 12] = [
     "vocab",
     "simd",
     "path",
@@ -28,11 +29,12 @@ const CORES: [&str; 11] = [
     "accelerate",
     "mapi",
     "measure",
+    "profile",
     "engine",
 ];
 
 /// Each crate and the crates of this workspace that it may use outside of tests.
-const MAY_USE: [(&str, &[&str]); 22] = [
+const MAY_USE: [(&str, &[&str]); 23] = [
     ("vocab", &[]),
     ("simd", &[]),
     ("path", &["vocab"]),
@@ -43,6 +45,7 @@ const MAY_USE: [(&str, &[&str]); 22] = [
     ("accelerate", &["vocab"]),
     ("mapi", &["vocab", "accelerate"]),
     ("measure", &["vocab", "path"]),
+    ("profile", &["vocab", "tcp"]),
     (
         "engine",
         &["vocab", "reduce", "tunnel", "accelerate", "mapi"],
@@ -249,7 +252,8 @@ fn is_below_or_for_tests(user: &str, dependency: &str) -> bool {
         return true;
     }
     !CORES.contains(&user) && CORES.contains(&dependency)
-        || (matches!(user, "engine" | "tunnel" | "measure" | "tcp") && dependency == "emulate")
+        || (matches!(user, "engine" | "tunnel" | "measure" | "tcp" | "profile")
+            && dependency == "emulate")
         || (user, dependency) == ("measure", "tcp")
 }
 

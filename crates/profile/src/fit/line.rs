@@ -1,0 +1,238 @@
+//! Rate and overhead of an output, from the distances of packets that leave it under overload.
+//!
+//! While the line is busy, packets of one size follow each other at their serialisation time,
+//! which is a straight line over the sizes: its slope is the rate, its intercept the overhead.
+//! Where the shared servers are slower than the line, packets follow each other at the pace of the
+//! servers. Several servers then finish together, and the packets that they finish are one
+//! serialisation time apart; behind a single server the line is not seen.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use vocab::{Bitrate, ByteCount, SharedServers};
+
+use super::{FitOptions, FittedParameter, ParameterKind};
+use crate::record::{MeasuredRun, PacketRecord};
+
+/// Share by which the distances exceed the pace of the servers where the line is the bottleneck.
+const SLOWER_THAN_SERVERS: f64 = 1.02;
+/// Packets in a row that a distance is computed from, at least.
+const PACKETS_LEAST: usize = 3;
+/// Share of the distances that lie below the serialisation time, by noise.
+const LOW_SHARE: f64 = 0.02;
+/// Distance of the overhead from a whole number of bytes, up to which it is that number.
+const WHOLE_BYTES: f64 = 0.3;
+/// Overhead that a line has at most; the largest known is that of ATM cells with a tunnel.
+const OVERHEAD_MAX: f64 = 256.0;
+/// Standard errors in half an interval: 95 %.
+const STANDARD_ERRORS: f64 = 1.96;
+
+/// The fitted line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FittedLine {
+    pub(super) rate: Bitrate,
+    pub(super) overhead: ByteCount,
+}
+
+/// Serialisation time of one size.
+#[derive(Clone, Copy, Debug)]
+struct SizeDistance {
+    size: f64,
+    /// In ns.
+    distance: f64,
+    /// Standard error, in ns.
+    error: f64,
+}
+
+pub(super) fn fit(
+    overloads: &[&MeasuredRun],
+    servers: Option<&SharedServers>,
+    options: &FitOptions,
+    parameters: &mut Vec<FittedParameter>,
+) -> Option<FittedLine> {
+    let distances = serialisation_times(overloads, servers, options);
+    let Some((intercept, slope, slope_error)) = straight_line(&distances) else {
+        let reason = if overloads.is_empty() {
+            "no experiment has purpose = \"overload\""
+        } else {
+            "the output is not the bottleneck of any size: the shared servers, or our own ports, \
+             are slower"
+        };
+        for kind in [ParameterKind::OutputRate, ParameterKind::OutputOverhead] {
+            let bounds = (0.0, f64::INFINITY);
+            parameters.push(FittedParameter::unidentified(kind, bounds, reason));
+        }
+        return None;
+    };
+    let mut overhead = (intercept / slope).clamp(0.0, OVERHEAD_MAX);
+    let has_overhead = distances.len() > 1;
+    if (overhead - overhead.round()).abs() <= WHOLE_BYTES {
+        overhead = overhead.round();
+    }
+    // With the overhead known, all sizes tell the slope.
+    let slope = slope_through(&distances, overhead);
+    let bits_per_nanosecond = 8.0 / slope;
+    let rate = Bitrate::from_bits_per_second((bits_per_nanosecond * 1e9).round() as u64);
+    let rate_value = rate.bits_per_second() as f64;
+    let share = STANDARD_ERRORS * slope_error / slope;
+    parameters.push(FittedParameter::identified(
+        ParameterKind::OutputRate,
+        rate_value,
+        (rate_value * (1.0 - share), rate_value * (1.0 + share)),
+    ));
+    if has_overhead {
+        let mean_size =
+            distances.iter().map(|entry| entry.size).sum::<f64>() / distances.len() as f64;
+        let spread = (share * (mean_size + overhead)).max(WHOLE_BYTES);
+        parameters.push(FittedParameter::identified(
+            ParameterKind::OutputOverhead,
+            overhead,
+            ((overhead - spread).max(0.0), overhead + spread),
+        ));
+    } else {
+        parameters.push(FittedParameter::unidentified(
+            ParameterKind::OutputOverhead,
+            (0.0, OVERHEAD_MAX),
+            "the output is the bottleneck of a single size",
+        ));
+    }
+    Some(FittedLine {
+        rate,
+        overhead: ByteCount::new(overhead.round() as u64),
+    })
+}
+
+fn serialisation_times(
+    overloads: &[&MeasuredRun],
+    servers: Option<&SharedServers>,
+    options: &FitOptions,
+) -> Vec<SizeDistance> {
+    let mut by_size: BTreeMap<u32, Vec<&[PacketRecord]>> = BTreeMap::new();
+    for run in overloads {
+        if let Some(size) = only_size(&run.records) {
+            by_size.entry(size).or_default().push(&run.records);
+        }
+    }
+    by_size
+        .into_iter()
+        .filter_map(|(size, runs)| serialisation_time(size, &runs, servers, options))
+        .collect()
+}
+
+fn serialisation_time(
+    size: u32,
+    runs: &[&[PacketRecord]],
+    servers: Option<&SharedServers>,
+    options: &FitOptions,
+) -> Option<SizeDistance> {
+    let resolution = nanoseconds(options.resolution);
+    let mut distances = Vec::new();
+    let (mut span, mut packets) = (0.0, 0.0_f64);
+    for records in runs {
+        let mut times: Vec<_> = records
+            .iter()
+            .filter(|record| record.fate.is_forwarded())
+            .filter_map(|record| record.received)
+            .collect();
+        times.sort_unstable();
+        if times.len() < PACKETS_LEAST {
+            continue;
+        }
+        // A pause of the traffic between two bursts is no distance.
+        let own: Vec<f64> = times
+            .windows(2)
+            .map(|pair| nanoseconds(pair[1].since(pair[0])))
+            .collect();
+        let usual = quantile(&own, 0.5);
+        for distance in own {
+            if distance <= 2.0 * usual + resolution {
+                span += distance;
+                packets += 1.0;
+                distances.push(distance);
+            }
+        }
+    }
+    if packets < 2.0 {
+        return None;
+    }
+    let mean = span / packets;
+    let pace = servers.map_or(0.0, |servers| {
+        nanoseconds(servers.service.at(u64::from(size))) / f64::from(servers.count)
+    });
+    let (distance, error) = if mean > pace * SLOWER_THAN_SERVERS {
+        (mean, resolution / packets)
+    } else if servers.is_some_and(|servers| servers.count > 1) {
+        (quantile(&distances, LOW_SHARE), resolution)
+    } else {
+        return None;
+    };
+    (distance > resolution).then_some(SizeDistance {
+        size: f64::from(size),
+        distance,
+        error: error.max(0.01),
+    })
+}
+
+/// The size of all packets; `None` for a mix.
+pub(super) fn only_size(records: &[PacketRecord]) -> Option<u32> {
+    let first = records.first()?.size;
+    records
+        .iter()
+        .all(|record| record.size == first)
+        .then_some(first)
+}
+
+/// Weighted least squares: intercept, slope, and the standard error of the slope.
+fn straight_line(points: &[SizeDistance]) -> Option<(f64, f64, f64)> {
+    if let [only] = points {
+        let slope = only.distance / only.size;
+        return Some((0.0, slope, only.error / only.size));
+    }
+    let weight = |point: &SizeDistance| 1.0 / (point.error * point.error);
+    let sum = |value: &dyn Fn(&SizeDistance) -> f64| -> f64 {
+        points
+            .iter()
+            .map(|point| weight(point) * value(point))
+            .sum()
+    };
+    let total = sum(&|_| 1.0);
+    let mean_size = sum(&|point| point.size) / total;
+    let mean_distance = sum(&|point| point.distance) / total;
+    let spread = sum(&|point| (point.size - mean_size) * (point.size - mean_size));
+    if points.is_empty() || spread <= 0.0 {
+        return None;
+    }
+    let slope = sum(&|point| (point.size - mean_size) * (point.distance - mean_distance)) / spread;
+    let intercept = mean_distance - slope * mean_size;
+    let residuals = sum(&|point| {
+        let residual = point.distance - intercept - slope * point.size;
+        residual * residual
+    });
+    // Where the points scatter more than their errors say, the scatter is the error.
+    let scatter = (residuals / (points.len() as f64 - 2.0).max(1.0)).max(1.0);
+    let error = libm::sqrt(scatter / spread);
+    (slope > 0.0).then_some((intercept, slope, error))
+}
+
+/// The slope of the line with this overhead.
+fn slope_through(points: &[SizeDistance], overhead: f64) -> f64 {
+    let (mut products, mut squares) = (0.0, 0.0);
+    for point in points {
+        let weight = 1.0 / (point.error * point.error);
+        let counted = point.size + overhead;
+        products += weight * counted * point.distance;
+        squares += weight * counted * counted;
+    }
+    products / squares
+}
+
+fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let index = ((sorted.len().saturating_sub(1)) as f64 * share) as usize;
+    sorted.get(index).copied().unwrap_or(0.0)
+}
+
+fn nanoseconds(span: Duration) -> f64 {
+    span.as_nanos() as f64
+}

@@ -1,0 +1,226 @@
+//! Fit: a device model from records, with an interval for each parameter.
+//!
+//! ```text
+//!  lone packets ──────────► transit.rs    minimum transit by size
+//!  bursts to k outputs ───► servers.rs    number and service time of shared servers
+//!  overload by size ──────► line.rs       serialisation time: rate and overhead
+//!        │  with all above  queue.rs      occupancy at each arrival: unit and limit
+//!        └────────────────► bucket.rs     rate without serialisation: shaper or policer
+//! ```
+//!
+//! Each parameter has an experiment in which it alone decides what is seen, so each is computed
+//! directly and not searched for. docs/decisions/0073-device-parameters-one-by-one.md says why.
+//! A parameter that the records do not determine is named with the reason, and the model then
+//! holds a neutral value for it.
+
+mod bucket;
+mod line;
+mod occupancy;
+mod parameter;
+mod queue;
+mod servers;
+mod transit;
+
+use std::time::Duration;
+
+use thiserror::Error;
+use vocab::{
+    ByteCount, DeviceModel, DeviceModelError, DeviceQueueLimit, OutputModel, SizeTimePoint,
+    SizeTimeTable,
+};
+
+use crate::plan::{ExperimentPurpose, MeasurementSubject};
+use crate::record::MeasuredRun;
+
+use bucket::LineKind;
+
+pub use parameter::{FittedParameter, ParameterKind};
+
+/// Limit of a queue that is not known: larger than any that a plan fills.
+const UNKNOWN_QUEUE: ByteCount = ByteCount::mebibytes(64);
+
+/// Circumstances of the measurement.
+#[derive(Clone, Debug)]
+pub struct FitOptions {
+    /// Name of the device.
+    pub name: String,
+    /// Number of its ports.
+    pub ports: u16,
+    /// Uncertainty of a delay: the spread of the cable's calibration, and at least a nanosecond.
+    pub resolution: Duration,
+    /// Delay of the cable and the ports, which is not the device's.
+    pub cable_delay: Duration,
+    /// Models among which the fit chooses.
+    pub family: ModelFamily,
+}
+
+/// A family of models. All are fitted by the same code to the same records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ModelFamily {
+    /// Every parameter of [`DeviceModel`].
+    #[default]
+    Full,
+    /// A single FIFO output queue, as simulators have: a constant delay, a rate, and a limit in
+    /// packets.
+    SingleQueue,
+    /// Minimum transit by size and a fluid output queue in bytes, after Hohn, Veitch,
+    /// Papagiannaki and Diot ("Bridging router performance and queuing theory", 2004).
+    FluidQueue,
+}
+
+/// A fitted model.
+#[derive(Clone, Debug)]
+pub struct DeviceFit {
+    /// The model, with neutral values for parameters that are not identified.
+    pub model: DeviceModel,
+    /// Every parameter with its interval or the reason why it is not identified.
+    pub parameters: Vec<FittedParameter>,
+}
+
+impl DeviceFit {
+    /// The parameter of this kind.
+    #[must_use]
+    pub fn parameter(&self, kind: ParameterKind) -> Option<&FittedParameter> {
+        self.parameters
+            .iter()
+            .find(|parameter| parameter.kind == kind)
+    }
+
+    /// Tells whether the records determine the parameter of this kind.
+    #[must_use]
+    pub fn is_identified(&self, kind: ParameterKind) -> bool {
+        self.parameter(kind)
+            .is_some_and(|parameter| parameter.unidentified.is_none())
+    }
+}
+
+/// Reason why no model can be fitted.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FitError {
+    /// There are no lone packets.
+    #[error(
+        "no packet of an experiment with purpose = \"transit\" arrived: add such an experiment to \
+         the plan, or check that the device forwards"
+    )]
+    NoTransit,
+    /// The records contradict each other so far that no model holds them.
+    #[error("the records lead to no usable model: {error}")]
+    NoModel {
+        /// The contradiction.
+        error: DeviceModelError,
+    },
+}
+
+/// Runs that count for one part of the fit.
+fn runs_for(
+    runs: &[MeasuredRun],
+    purpose: ExperimentPurpose,
+) -> impl Iterator<Item = &MeasuredRun> {
+    runs.iter().filter(move |run| {
+        run.plan.purpose == purpose && run.plan.subject == MeasurementSubject::Device
+    })
+}
+
+/// Fits a model to the records of a plan's runs, in any order; runs for validation are ignored.
+///
+/// # Errors
+/// When there are no lone packets, or no model holds what was found.
+pub fn fit_device(runs: &[MeasuredRun], options: &FitOptions) -> Result<DeviceFit, FitError> {
+    let mut parameters = Vec::new();
+    let transit = transit::fit(
+        runs_for(runs, ExperimentPurpose::Transit),
+        options,
+        &mut parameters,
+    )
+    .ok_or(FitError::NoTransit)?;
+    let servers = match options.family {
+        ModelFamily::Full => servers::fit(
+            runs_for(runs, ExperimentPurpose::Contention),
+            &transit,
+            options,
+            &mut parameters,
+        ),
+        ModelFamily::SingleQueue | ModelFamily::FluidQueue => None,
+    };
+    let overloads: Vec<&MeasuredRun> = runs_for(runs, ExperimentPurpose::Overload).collect();
+    let line = line::fit(&overloads, servers.as_ref(), options, &mut parameters);
+    let mut model = DeviceModel {
+        name: options.name.clone(),
+        ports: options.ports,
+        transit,
+        input_queue: None,
+        servers,
+        output: OutputModel {
+            rate: None,
+            burst: None,
+            overhead: ByteCount::new(0),
+            queue: DeviceQueueLimit::Bytes(UNKNOWN_QUEUE),
+            aqm: None,
+            policer: None,
+        },
+        port_outputs: Vec::new(),
+    };
+    if let Some(line) = line {
+        model.output.overhead = line.overhead;
+        let kind = match options.family {
+            ModelFamily::Full => bucket::fit(&overloads, line, &model, options, &mut parameters),
+            ModelFamily::SingleQueue | ModelFamily::FluidQueue => LineKind::Line,
+        };
+        match kind {
+            LineKind::Line => model.output.rate = Some(line.rate),
+            LineKind::Shaper { burst } => {
+                model.output.rate = Some(line.rate);
+                model.output.burst = Some(burst);
+            }
+            LineKind::Policer(policer) => model.output.policer = Some(policer),
+        }
+    }
+    if options.family == ModelFamily::SingleQueue {
+        model.transit = constant_delay_transit(&model);
+    }
+    model.transit = feasible_transit(&model);
+    if model.output.policer.is_none() {
+        let arrivals = occupancy::at_arrivals(&overloads, &model, options);
+        if let Some(limit) = queue::fit(&arrivals, &model, options.family, &mut parameters) {
+            model.output.queue = limit;
+        }
+    }
+    model.check().map_err(|error| FitError::NoModel { error })?;
+    Ok(DeviceFit { model, parameters })
+}
+
+/// The transit of a line behind a constant delay: the mean of what the sizes leave for it.
+fn constant_delay_transit(model: &DeviceModel) -> SizeTimeTable {
+    let points = model.transit.points();
+    let rests: Duration = points
+        .iter()
+        .map(|point| model.fixed_delay(0, point.size.bytes()))
+        .sum();
+    let delay = rests / u32::try_from(points.len()).unwrap_or(1);
+    let points = points
+        .iter()
+        .map(|point| SizeTimePoint {
+            size: point.size,
+            time: delay + model.output.serialisation(point.size.bytes()),
+        })
+        .collect();
+    SizeTimeTable::new(points).unwrap_or_else(|_| model.transit.clone())
+}
+
+/// The transit, raised where noise has made it shorter than service and serialisation.
+fn feasible_transit(model: &DeviceModel) -> SizeTimeTable {
+    let points = model
+        .transit
+        .points()
+        .iter()
+        .map(|point| {
+            let size = point.size.bytes();
+            let least = model.service_time(size) + model.output.serialisation(size);
+            SizeTimePoint {
+                size: point.size,
+                time: point.time.max(least),
+            }
+        })
+        .collect();
+    SizeTimeTable::new(points).unwrap_or_else(|_| model.transit.clone())
+}

@@ -1,0 +1,153 @@
+//! Content of the output queue at each arrival, from the stamps at both ends of the device.
+//!
+//! A packet comes to the output queue when its server and the fixed delay have finished, which
+//! follows from the stamps at the input and the parameters that are known by now. It leaves when
+//! its stamp at the output says so. What is between arrival and departure is in the queue or on the
+//! line.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use vocab::{DeviceModel, Time};
+
+use super::FitOptions;
+use crate::record::{MeasuredRun, PacketFate, PacketRecord};
+
+/// Departures within this time of an arrival may lie before or behind it: times are rounded to
+/// nanoseconds at three places.
+const ROUNDING: Duration = Duration::from_nanos(3);
+
+/// Packets that came to one output in one run.
+#[derive(Clone, Debug)]
+pub(super) struct OutputArrivals {
+    /// Sizes of the packets that were accepted, in the order of arrival.
+    pub(super) accepted: Vec<u32>,
+    /// All packets of which the queue's content is certain.
+    pub(super) arrivals: Vec<QueueArrival>,
+}
+
+/// A packet that comes to an output queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueueArrival {
+    pub(super) size: u32,
+    /// Range of the accepted packets that are in the queue or on the line.
+    pub(super) queued: (usize, usize),
+    pub(super) is_accepted: bool,
+}
+
+/// Times in ns at which `count` servers finish jobs, each given by arrival and service time, oldest
+/// first.
+pub(super) fn service_ends(
+    jobs: impl Iterator<Item = (f64, f64)>,
+    count: usize,
+) -> impl Iterator<Item = f64> {
+    let mut free: BinaryHeap<Reverse<OrderedNanos>> =
+        (0..count).map(|_| Reverse(OrderedNanos(0.0))).collect();
+    jobs.map(move |(arrival, service)| {
+        let Reverse(OrderedNanos(idle_from)) = free.pop().unwrap_or(Reverse(OrderedNanos(0.0)));
+        let end = arrival.max(idle_from) + service;
+        free.push(Reverse(OrderedNanos(end)));
+        end
+    })
+}
+
+/// The arrivals at the output queues in runs of overload.
+pub(super) fn at_arrivals(
+    overloads: &[&MeasuredRun],
+    model: &DeviceModel,
+    options: &FitOptions,
+) -> Vec<OutputArrivals> {
+    overloads
+        .iter()
+        .flat_map(|run| arrivals_of_run(&run.records, model, options))
+        .collect()
+}
+
+fn arrivals_of_run(
+    records: &[PacketRecord],
+    model: &DeviceModel,
+    options: &FitOptions,
+) -> Vec<OutputArrivals> {
+    let mut packets: Vec<&PacketRecord> = records
+        .iter()
+        .filter(|record| !matches!(record.fate, PacketFate::LostAtPort | PacketFate::Duplicated))
+        .collect();
+    packets.sort_by_key(|record| (record.sent, record.sequence));
+    let jobs = packets.iter().map(|record| {
+        let service = model.service_time(u64::from(record.size));
+        (record.sent.as_nanos() as f64, service.as_nanos() as f64)
+    });
+    let ends: Vec<f64> = match &model.servers {
+        Some(servers) => service_ends(jobs, usize::from(servers.count)).collect(),
+        None => jobs.map(|(arrival, _)| arrival).collect(),
+    };
+    let mut by_output: BTreeMap<u16, Vec<(Time, &PacketRecord)>> = BTreeMap::new();
+    for (record, end) in packets.into_iter().zip(ends) {
+        let delay = model.fixed_delay(record.output, u64::from(record.size));
+        let list = by_output.entry(record.output).or_default();
+        let earliest = list.last().map_or(Time::ZERO, |(at, _)| *at);
+        let at = Time::from_nanos(end.round() as u64) + delay;
+        list.push((at.max(earliest), record));
+    }
+    by_output
+        .into_values()
+        .map(|arrivals| arrivals_of_output(&arrivals, options))
+        .collect()
+}
+
+fn arrivals_of_output(packets: &[(Time, &PacketRecord)], options: &FitOptions) -> OutputArrivals {
+    let tolerance = ROUNDING + options.resolution;
+    let mut departures: Vec<Time> = packets
+        .iter()
+        .filter_map(|(_, record)| record.received)
+        .map(|received| received - options.cable_delay)
+        .collect();
+    departures.sort_unstable();
+    let (mut gone_surely, mut gone_perhaps) = (0, 0);
+    let mut accepted = Vec::new();
+    let mut arrivals = Vec::new();
+    for (at, record) in packets {
+        while departures
+            .get(gone_surely)
+            .is_some_and(|departure| *departure + tolerance <= *at)
+        {
+            gone_surely += 1;
+        }
+        while departures
+            .get(gone_perhaps)
+            .is_some_and(|departure| *departure <= *at + tolerance)
+        {
+            gone_perhaps += 1;
+        }
+        let is_accepted = record.received.is_some();
+        if gone_surely == gone_perhaps && gone_surely <= accepted.len() {
+            arrivals.push(QueueArrival {
+                size: record.size,
+                queued: (gone_surely, accepted.len()),
+                is_accepted,
+            });
+        }
+        if is_accepted {
+            accepted.push(record.size);
+        }
+    }
+    OutputArrivals { accepted, arrivals }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct OrderedNanos(f64);
+
+impl Eq for OrderedNanos {}
+
+impl PartialOrd for OrderedNanos {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for OrderedNanos {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}

@@ -1,0 +1,245 @@
+//! Limit of the output queue and the unit in which the device counts it.
+//!
+//! Of each size, the queue held at most `fits` packets, and dropped the next one. A unit says how
+//! much a packet of each size costs, so each size bounds the limit from both sides:
+//!
+//! ```text
+//!   fits · cost(size)  <=  limit  <  (fits + 1) · cost(size)
+//! ```
+//!
+//! The unit is right if these intervals have a common part. Packets come before bytes and bytes
+//! before slots, because each is a special case of the next one.
+
+use std::collections::BTreeMap;
+
+use vocab::{ByteCount, DeviceModel, DeviceQueueLimit};
+
+use super::occupancy::OutputArrivals;
+use super::{FittedParameter, ModelFamily, ParameterKind};
+
+/// Share of the arrivals that noise may have moved to the wrong side of a departure.
+const NOISE_SHARE: f64 = 0.002;
+/// Smallest slot that is told from bytes.
+const SLOT_LEAST: u64 = 64;
+/// Share by which the intervals of the sizes may miss each other, for noise.
+const GAP_MAX: f64 = 0.05;
+
+/// Content of the queue at arrivals of packets of one size.
+#[derive(Clone, Copy, Debug)]
+struct SizeLimit {
+    size: u32,
+    /// Packets that fit.
+    fits: u64,
+    /// Packets that surely do not fit; `None` if none was dropped.
+    too_many: Option<u64>,
+}
+
+/// A unit with the limits that agree with all sizes.
+#[derive(Clone, Copy, Debug)]
+struct UnitFit {
+    unit: DeviceQueueLimit,
+    low: u64,
+    /// Inclusive; below `low` where the sizes contradict each other.
+    high: u64,
+}
+
+pub(super) fn fit(
+    outputs: &[OutputArrivals],
+    model: &DeviceModel,
+    family: ModelFamily,
+    parameters: &mut Vec<FittedParameter>,
+) -> Option<DeviceQueueLimit> {
+    let limits = limits_by_size(outputs);
+    let overhead = model.output.overhead.bytes();
+    let dropped_sizes = limits
+        .iter()
+        .filter(|limit| limit.too_many.is_some())
+        .count();
+    if dropped_sizes == 0 {
+        let most = limits
+            .iter()
+            .map(|limit| limit.fits * (u64::from(limit.size) + overhead))
+            .max()
+            .unwrap_or(0);
+        parameters.push(FittedParameter::unidentified(
+            ParameterKind::OutputQueue,
+            (most as f64, f64::INFINITY),
+            "no packet was dropped at an output, so its queue was never full; the interval is in \
+             bytes",
+        ));
+        return None;
+    }
+    let best = best_unit(&limits, overhead, family);
+    if dropped_sizes == 1 {
+        parameters.push(FittedParameter::unidentified(
+            ParameterKind::OutputQueue,
+            (best.low as f64, best.high as f64),
+            "packets of one size alone were dropped, so packets are not told from bytes; the \
+             interval is in packets",
+        ));
+        return Some(with_limit(best));
+    }
+    if best.gap() > GAP_MAX {
+        parameters.push(FittedParameter::unidentified(
+            ParameterKind::OutputQueue,
+            (best.high as f64, best.low as f64),
+            "packets are dropped at contents that no limit in packets, bytes or slots explains: \
+             active queue management, or a drop elsewhere",
+        ));
+        return Some(with_limit(best));
+    }
+    let limit = with_limit(best);
+    parameters.push(FittedParameter::identified(
+        ParameterKind::OutputQueue,
+        limit.limit() as f64,
+        (
+            best.low.min(best.high) as f64,
+            best.low.max(best.high) as f64,
+        ),
+    ));
+    if let DeviceQueueLimit::Slots { slot, .. } = limit {
+        let slots: Vec<u64> = slot_units(&limits, overhead)
+            .filter(|fit| fit.gap() <= 0.0)
+            .map(|fit| slot_of(fit.unit))
+            .collect();
+        let (low, high) = (slots.first(), slots.last());
+        parameters.push(FittedParameter::identified(
+            ParameterKind::OutputSlot,
+            slot.bytes() as f64,
+            (
+                low.map_or(slot.bytes(), |low| *low) as f64,
+                high.map_or(slot.bytes(), |high| *high) as f64,
+            ),
+        ));
+    }
+    Some(limit)
+}
+
+fn limits_by_size(outputs: &[OutputArrivals]) -> Vec<SizeLimit> {
+    let mut contents: BTreeMap<u32, (Vec<u64>, Vec<u64>)> = BTreeMap::new();
+    for output in outputs {
+        for arrival in &output.arrivals {
+            let (first, last) = arrival.queued;
+            let is_pure =
+                output.accepted[first..last].first() == Some(&arrival.size) || first == last;
+            if !is_pure {
+                continue;
+            }
+            let entry = contents.entry(arrival.size).or_default();
+            let with_it = (last - first) as u64 + 1;
+            if arrival.is_accepted {
+                entry.0.push(with_it);
+            } else {
+                entry.1.push(with_it);
+            }
+        }
+    }
+    contents
+        .into_iter()
+        .map(|(size, (mut accepted, mut dropped))| {
+            accepted.sort_unstable();
+            dropped.sort_unstable();
+            let noise = |count: usize| (count as f64 * NOISE_SHARE) as usize;
+            let fits = accepted
+                .len()
+                .checked_sub(1 + noise(accepted.len()))
+                .map_or(0, |index| accepted[index]);
+            let too_many = dropped.get(noise(dropped.len())).copied();
+            // Noise makes the two contradict each other by a packet or so.
+            SizeLimit {
+                size,
+                fits: too_many.map_or(fits, |too_many| fits.min(too_many.saturating_sub(1))),
+                too_many: too_many.map(|too_many| too_many.max(fits + 1)),
+            }
+        })
+        .collect()
+}
+
+/// The first unit that agrees with all sizes, or the one that contradicts them least.
+fn best_unit(limits: &[SizeLimit], overhead: u64, family: ModelFamily) -> UnitFit {
+    let packets = limits_in(DeviceQueueLimit::Packets(0), limits, overhead);
+    if packets.gap() <= 0.0 && family != ModelFamily::FluidQueue
+        || family == ModelFamily::SingleQueue
+    {
+        return packets;
+    }
+    let bytes = limits_in(DeviceQueueLimit::Bytes(ByteCount::new(0)), limits, overhead);
+    if bytes.gap() <= 0.0 || family == ModelFamily::FluidQueue {
+        return bytes;
+    }
+    let slots: Vec<UnitFit> = slot_units(limits, overhead).collect();
+    let agreeing: Vec<UnitFit> = slots
+        .iter()
+        .filter(|fit| fit.gap() <= 0.0)
+        .copied()
+        .collect();
+    // Device makers use powers of two.
+    let power = agreeing
+        .iter()
+        .find(|fit| slot_of(fit.unit).is_power_of_two());
+    if let Some(fit) = power.or_else(|| agreeing.get(agreeing.len() / 2)) {
+        return *fit;
+    }
+    [packets, bytes]
+        .into_iter()
+        .chain(slots)
+        .min_by(|one, other| one.gap().total_cmp(&other.gap()))
+        .unwrap_or(packets)
+}
+
+/// Slots that are not equal to packets: those that the largest packet does not fit in.
+fn slot_units(limits: &[SizeLimit], overhead: u64) -> impl Iterator<Item = UnitFit> {
+    let largest = limits.iter().map(|limit| limit.size).max().unwrap_or(0);
+    (SLOT_LEAST..u64::from(largest) + overhead).map(move |slot| {
+        let unit = DeviceQueueLimit::Slots {
+            count: 0,
+            slot: ByteCount::new(slot),
+        };
+        limits_in(unit, limits, overhead)
+    })
+}
+
+fn limits_in(unit: DeviceQueueLimit, limits: &[SizeLimit], overhead: u64) -> UnitFit {
+    let mut fit = UnitFit {
+        unit,
+        low: 0,
+        high: u64::MAX,
+    };
+    for limit in limits {
+        let cost = unit.cost(u64::from(limit.size) + overhead);
+        fit.low = fit.low.max(limit.fits * cost);
+        if let Some(too_many) = limit.too_many {
+            fit.high = fit.high.min(too_many * cost - 1);
+        }
+    }
+    fit
+}
+
+fn with_limit(fit: UnitFit) -> DeviceQueueLimit {
+    let middle = u64::midpoint(fit.low, fit.high);
+    match fit.unit {
+        DeviceQueueLimit::Packets(_) => DeviceQueueLimit::Packets(middle.max(1)),
+        DeviceQueueLimit::Bytes(_) => DeviceQueueLimit::Bytes(ByteCount::new(middle.max(1))),
+        DeviceQueueLimit::Slots { slot, .. } => DeviceQueueLimit::Slots {
+            count: middle.max(1),
+            slot,
+        },
+    }
+}
+
+fn slot_of(unit: DeviceQueueLimit) -> u64 {
+    match unit {
+        DeviceQueueLimit::Slots { slot, .. } => slot.bytes(),
+        DeviceQueueLimit::Packets(_) | DeviceQueueLimit::Bytes(_) => 0,
+    }
+}
+
+impl UnitFit {
+    /// Share of the limit by which the sizes contradict each other; zero or below if they agree.
+    fn gap(&self) -> f64 {
+        if self.low <= self.high {
+            return 0.0;
+        }
+        (self.low - self.high) as f64 / self.low as f64
+    }
+}

@@ -1,0 +1,205 @@
+//! Number and service time of shared servers, from bursts to as many outputs as packets.
+//!
+//! The packets of a burst meet only in the servers. Of a burst at one moment, as many packets as
+//! there are servers take the transit alone; the next ones take a service time more, and so on.
+//! Ports that send one packet after the other spread the burst; so the waiting times are computed
+//! from the stamps for each number of servers, and the number that explains the delays best is
+//! taken.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use vocab::{ByteCount, SharedServers, SizeTimePoint, SizeTimeTable, Time};
+
+use super::occupancy::service_ends;
+use super::{FitOptions, FittedParameter, ParameterKind};
+use crate::plan::TrafficPattern;
+use crate::record::MeasuredRun;
+
+/// Times of the resolution by which a waiting time must exceed it to be seen.
+const SEEN_RESOLUTIONS: u32 = 4;
+/// Halvings of the interval in which the service time is searched.
+const SEARCH_STEPS: u32 = 40;
+
+/// A packet of a burst.
+#[derive(Clone, Copy, Debug)]
+struct BurstPacket {
+    sent: Time,
+    /// Delay beyond the transit, in ns; negative by noise.
+    excess: f64,
+}
+
+/// Packets of bursts, by size.
+type BurstsBySize = BTreeMap<u32, Vec<Vec<BurstPacket>>>;
+
+pub(super) fn fit<'a>(
+    runs: impl Iterator<Item = &'a MeasuredRun>,
+    transit: &SizeTimeTable,
+    options: &FitOptions,
+    parameters: &mut Vec<FittedParameter>,
+) -> Option<SharedServers> {
+    let bursts = bursts_by_size(runs, transit, options);
+    let width = bursts.values().flatten().map(Vec::len).max().unwrap_or(0);
+    if width < 2 {
+        parameters.push(FittedParameter::unidentified(
+            ParameterKind::ServerCount,
+            (0.0, f64::INFINITY),
+            "no burst of two packets or more to different outputs: add an experiment with purpose \
+             = \"contention\"",
+        ));
+        return None;
+    }
+    let seen = f64::from(SEEN_RESOLUTIONS) * nanoseconds(options.resolution);
+    let greatest = bursts
+        .values()
+        .flatten()
+        .flatten()
+        .map(|packet| packet.excess)
+        .fold(0.0, f64::max);
+    if greatest <= seen {
+        parameters.push(FittedParameter::unidentified(
+            ParameterKind::ServerCount,
+            (0.0, f64::INFINITY),
+            &format!(
+                "{width} packets at one moment do not wait for each other: there are at least as \
+                 many servers, or a service time below {seen:.0} ns"
+            ),
+        ));
+        return None;
+    }
+    let (count, _) = (1..width)
+        .map(|count| (count, total_error(&bursts, count)))
+        .min_by(|one, other| one.1.total_cmp(&other.1))?;
+    let count = u16::try_from(count).ok()?;
+    let resolution = nanoseconds(options.resolution);
+    parameters.push(FittedParameter::identified(
+        ParameterKind::ServerCount,
+        f64::from(count),
+        (f64::from(count), f64::from(count)),
+    ));
+    let mut points = Vec::new();
+    for (size, bursts) in &bursts {
+        let (service, error) = best_service(bursts, usize::from(count));
+        parameters.push(FittedParameter::identified(
+            ParameterKind::ServiceTime { size: *size },
+            service,
+            (
+                (service - error - resolution).max(0.0),
+                service + error + resolution,
+            ),
+        ));
+        points.push(SizeTimePoint {
+            size: ByteCount::new(u64::from(*size)),
+            time: Duration::from_nanos(service.round() as u64),
+        });
+    }
+    let service = SizeTimeTable::new(points).ok()?;
+    Some(SharedServers { count, service })
+}
+
+/// Bursts of packets of one size that all arrived at outputs of their own.
+fn bursts_by_size<'a>(
+    runs: impl Iterator<Item = &'a MeasuredRun>,
+    transit: &SizeTimeTable,
+    options: &FitOptions,
+) -> BurstsBySize {
+    let mut found = BurstsBySize::new();
+    for run in runs {
+        let [traffic] = run.plan.traffic.as_slice() else {
+            continue;
+        };
+        let TrafficPattern::Bursts {
+            packets_per_burst, ..
+        } = traffic.pattern
+        else {
+            continue;
+        };
+        let burst_of = |sequence: u64| sequence / u64::from(packets_per_burst.max(1));
+        for records in run
+            .records
+            .chunk_by(|one, other| burst_of(one.sequence) == burst_of(other.sequence))
+        {
+            let mut outputs: Vec<u16> = records.iter().map(|record| record.output).collect();
+            outputs.sort_unstable();
+            outputs.dedup();
+            let size = records[0].size;
+            let packets: Vec<BurstPacket> = records
+                .iter()
+                .filter(|record| record.size == size)
+                .filter_map(|record| {
+                    let delay = record.delay()?.saturating_sub(options.cable_delay);
+                    Some(BurstPacket {
+                        sent: record.sent,
+                        excess: nanoseconds(delay) - nanoseconds(transit.at(u64::from(size))),
+                    })
+                })
+                .collect();
+            if packets.len() == records.len() && outputs.len() == records.len() {
+                found.entry(size).or_default().push(packets);
+            }
+        }
+    }
+    found
+}
+
+fn total_error(bursts: &BurstsBySize, count: usize) -> f64 {
+    bursts
+        .values()
+        .map(|bursts| best_service(bursts, count).1)
+        .sum()
+}
+
+/// The service time that explains these bursts best with `count` servers, and its mean error.
+fn best_service(bursts: &[Vec<BurstPacket>], count: usize) -> (f64, f64) {
+    let (mut low, mut high) = (0.0, 0.0_f64);
+    for packet in bursts.iter().flatten() {
+        high = high.max(packet.excess);
+    }
+    // The waiting time of every packet rises with the service time, so where most packets waited
+    // shorter than predicted the service time is lower.
+    for _ in 0..SEARCH_STEPS {
+        let middle = f64::midpoint(low, high);
+        if mean_difference(bursts, count, middle) > 0.0 {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    let service = f64::midpoint(low, high);
+    (service, mean_error(bursts, count, service))
+}
+
+/// Predicted less observed waiting time, for packets that wait in the prediction or in truth.
+fn mean_difference(bursts: &[Vec<BurstPacket>], count: usize, service: f64) -> f64 {
+    mean(bursts, count, service, |difference| difference)
+}
+
+fn mean_error(bursts: &[Vec<BurstPacket>], count: usize, service: f64) -> f64 {
+    mean(bursts, count, service, f64::abs)
+}
+
+fn mean(
+    bursts: &[Vec<BurstPacket>],
+    count: usize,
+    service: f64,
+    weigh: impl Fn(f64) -> f64,
+) -> f64 {
+    let mut sum = 0.0;
+    let mut packets = 0.0_f64;
+    for burst in bursts {
+        let start = burst.first().map_or(Time::ZERO, |packet| packet.sent);
+        let sent = burst
+            .iter()
+            .map(|packet| (nanoseconds(packet.sent.since(start)), service));
+        for (end, packet) in service_ends(sent, count).zip(burst) {
+            let wait = end - nanoseconds(packet.sent.since(start)) - service;
+            sum += weigh(wait - packet.excess);
+            packets += 1.0;
+        }
+    }
+    sum / packets.max(1.0)
+}
+
+fn nanoseconds(span: Duration) -> f64 {
+    span.as_nanos() as f64
+}

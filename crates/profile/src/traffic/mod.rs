@@ -1,0 +1,320 @@
+//! Traffic of one run as a state machine: it says which packet to send when, takes what arrives,
+//! and accounts for every packet.
+//!
+//! ```text
+//!             ┌─ UDP pattern ─┐                          handle_sent, handle_unsent
+//!  RunPlan ──►│  UDP pattern  ├─► poll_output ─► port ─►        │
+//!             └─ TCP flows ◄──┘        │                        ▼
+//!                   ▲                  └──────────────────► ledger ─► poll_record
+//!                   └────────── handle_received ────────────►
+//! ```
+//!
+//! A packet is outstanding from its transmission until the plan's `loss_after` has passed, so that
+//! further copies are recognised. Records come out in the order of transmission.
+
+mod ledger;
+mod tcp_flows;
+mod udp_pattern;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use bytes::Bytes;
+use vocab::{SeededRandom, Time};
+
+use crate::plan::{RunPlan, TrafficPattern};
+use crate::record::{PacketRecord, TrafficSummary};
+use ledger::PacketLedger;
+use tcp_flows::TcpFlows;
+use udp_pattern::UdpPattern;
+
+pub use ledger::OUTSTANDING_MAX;
+
+/// A packet to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutgoingPacket {
+    /// Number of the packet in its run.
+    pub sequence: u64,
+    /// Number of its flow in its run.
+    pub flow: u32,
+    /// Length of the IP packet in bytes.
+    pub size: u32,
+    /// Port of the device that it enters.
+    pub input: u16,
+    /// Port of the device that it leaves.
+    pub output: u16,
+    /// Time at which it is due; not later than the time of the poll.
+    pub due: Time,
+    /// Content of the packet.
+    pub content: PacketContent,
+}
+
+/// Content of a packet to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PacketContent {
+    /// UDP between the endpoints of [`emulated_endpoints`]; the shell writes the headers, the number
+    /// and the stamp.
+    Datagram,
+    /// The IP packet of a TCP segment with valid check sums.
+    Tcp(Bytes),
+}
+
+/// A packet that arrived.
+#[derive(Clone, Debug)]
+pub struct ReceivedPacket {
+    /// Its number.
+    pub sequence: u64,
+    /// Time of reception.
+    pub at: Time,
+    /// Length of the IP packet in bytes.
+    pub size: u32,
+    /// Port of the device that it left.
+    pub output: u16,
+    /// Result of the comparison of its content.
+    pub integrity: PacketIntegrity,
+    /// The IP packet, for a TCP segment.
+    pub content: Option<Bytes>,
+}
+
+/// Result of comparing a packet with the one that was sent. A changed TTL, ECN field and header check
+/// sum are no difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketIntegrity {
+    /// The content is that of the packet that was sent.
+    Intact,
+    /// The content differs, or a check sum is wrong.
+    Corrupted,
+}
+
+/// Addresses of a flow of emulated hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowEndpoints {
+    /// Address behind the input port.
+    pub source: SocketAddr,
+    /// Address behind the output port.
+    pub destination: SocketAddr,
+}
+
+/// Hosts that are emulated behind each port; each flow takes the next one.
+const HOSTS_PER_PORT: u32 = 250;
+/// First host number; .1 is the device's own address.
+const FIRST_HOST: u32 = 2;
+/// First source port of the flows.
+const FIRST_SOURCE_PORT: u16 = 10_000;
+/// Destination port of UDP flows: discard, RFC 863.
+const DISCARD_PORT: u16 = 9;
+
+/// Addresses of UDP flow number `flow` from port `input` to port `output`.
+///
+/// Port p has the subnet 198.18.p.0/24, of the range for benchmarks (RFC 2544 appendix C.2.2), with
+/// the device at .1 and emulated hosts from .2 to .251.
+#[must_use]
+pub fn emulated_endpoints(flow: u32, input: u16, output: u16) -> FlowEndpoints {
+    FlowEndpoints {
+        source: SocketAddr::new(host_address(flow, input), source_port(flow)),
+        destination: SocketAddr::new(host_address(flow, output), DISCARD_PORT),
+    }
+}
+
+fn host_address(flow: u32, port: u16) -> IpAddr {
+    let host = FIRST_HOST + flow % HOSTS_PER_PORT;
+    let [port, host] = [port.to_be_bytes()[1], host.to_be_bytes()[3]];
+    IpAddr::V4(Ipv4Addr::new(198, 18, port, host))
+}
+
+/// Port of the device behind which a host of this address is.
+fn port_of(address: IpAddr) -> u16 {
+    match address {
+        IpAddr::V4(address) => u16::from(address.octets()[2]),
+        IpAddr::V6(_) => 0,
+    }
+}
+
+fn source_port(flow: u32) -> u16 {
+    FIRST_SOURCE_PORT + u16::try_from(flow / HOSTS_PER_PORT).unwrap_or(0)
+}
+
+/// The traffic of one run.
+#[derive(Debug)]
+pub struct TrafficMachine {
+    sources: Vec<TrafficSource>,
+    ledger: PacketLedger,
+    now: Time,
+}
+
+#[derive(Debug)]
+enum TrafficSource {
+    Udp(UdpPattern),
+    Tcp(Box<TcpFlows>),
+}
+
+/// A packet as a source gives it, without a number.
+#[derive(Debug)]
+struct SourcePacket {
+    flow: u32,
+    size: u32,
+    input: u16,
+    output: u16,
+    due: Time,
+    content: PacketContent,
+}
+
+impl TrafficMachine {
+    /// Makes the traffic of `run`, which starts at `now`. The plan of the run must have been checked.
+    #[must_use]
+    pub fn new(now: Time, run: &RunPlan) -> Self {
+        let mut first_flow = 0;
+        let mut sources = Vec::new();
+        for (index, traffic) in run.traffic.iter().enumerate() {
+            let random = SeededRandom::for_stream(run.seed, index as u64);
+            let source = match traffic.pattern {
+                TrafficPattern::Tcp { segment, bytes } => {
+                    let flows = TcpFlows::new(now, traffic, (segment, bytes), first_flow, random);
+                    // A flow and its acknowledgements.
+                    first_flow += 2 * traffic.flows;
+                    TrafficSource::Tcp(Box::new(flows))
+                }
+                TrafficPattern::Constant { .. }
+                | TrafficPattern::Poisson { .. }
+                | TrafficPattern::Bursts { .. } => {
+                    let pattern = UdpPattern::new(now, traffic, first_flow, random);
+                    first_flow += traffic.flows;
+                    TrafficSource::Udp(pattern)
+                }
+            };
+            sources.push(source);
+        }
+        Self {
+            sources,
+            ledger: PacketLedger::new(run.loss_after),
+            now,
+        }
+    }
+
+    /// Takes the next packet that is due at `now`. It counts as sent at its due time until
+    /// [`TrafficMachine::handle_sent`] names another.
+    ///
+    /// At [`OUTSTANDING_MAX`] outstanding packets none comes until the oldest has been taken out by
+    /// [`TrafficMachine::poll_record`].
+    pub fn poll_output(&mut self, now: Time) -> Option<OutgoingPacket> {
+        self.now = self.now.max(now);
+        if self.ledger.is_full() {
+            return None;
+        }
+        let earliest = self
+            .sources
+            .iter_mut()
+            .filter_map(|source| {
+                source
+                    .due()
+                    .filter(|due| *due <= now)
+                    .map(|due| (due, source))
+            })
+            .min_by_key(|(due, _)| *due);
+        let (_, source) = earliest?;
+        let packet = match source {
+            TrafficSource::Udp(pattern) => pattern.take(),
+            TrafficSource::Tcp(flows) => flows.poll_output(now),
+        }?;
+        let sequence = self.ledger.begin(&packet);
+        Some(OutgoingPacket {
+            sequence,
+            flow: packet.flow,
+            size: packet.size,
+            input: packet.input,
+            output: packet.output,
+            due: packet.due,
+            content: packet.content,
+        })
+    }
+
+    /// Takes the transmission stamp of a packet. It may come after the packet's arrival.
+    pub fn handle_sent(&mut self, sequence: u64, at: Time) {
+        self.ledger.sent(sequence, at);
+    }
+
+    /// Learns that our own port lost a packet before or behind the device.
+    pub fn handle_unsent(&mut self, sequence: u64) {
+        self.ledger.lost_at_port(sequence);
+    }
+
+    /// Takes a packet that arrived.
+    pub fn handle_received(&mut self, now: Time, packet: &ReceivedPacket) {
+        self.now = self.now.max(now);
+        let is_first = self.ledger.received(packet);
+        if packet.integrity == PacketIntegrity::Corrupted || !is_first {
+            return;
+        }
+        if let Some(content) = &packet.content {
+            for source in &mut self.sources {
+                if let TrafficSource::Tcp(flows) = source
+                    && flows.handle(now, content)
+                {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes out the next record that is complete at `now`.
+    pub fn poll_record(&mut self, now: Time) -> Option<PacketRecord> {
+        self.ledger.poll_record(now)
+    }
+
+    /// Ends the run at `now`: no more packets are sent, and packets that have not arrived count as
+    /// lost at the next [`TrafficMachine::poll_record`].
+    pub fn stop(&mut self) {
+        self.sources.clear();
+        self.ledger.close();
+    }
+
+    /// Time of the next packet or record; `None` when the run is over.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let record = self.ledger.next_timeout();
+        let packet = if self.ledger.is_full() {
+            None
+        } else {
+            self.sources.iter().filter_map(TrafficSource::due).min()
+        };
+        match (record, packet) {
+            (Some(record), Some(packet)) => Some(record.min(packet)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Time of the next packet to send; `None` when no packet is left to send.
+    #[must_use]
+    pub fn next_packet(&self) -> Option<Time> {
+        self.sources.iter().filter_map(TrafficSource::due).min()
+    }
+
+    /// Tells whether all packets are sent and all records taken out.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.poll_timeout().is_none()
+    }
+
+    /// Counts of the records that were taken out.
+    #[must_use]
+    pub fn summary(&self) -> TrafficSummary {
+        self.ledger.summary()
+    }
+
+    /// Packets that arrived without being outstanding: strays, and copies that came too late.
+    #[must_use]
+    pub fn strays(&self) -> u64 {
+        self.ledger.strays()
+    }
+}
+
+impl TrafficSource {
+    fn due(&self) -> Option<Time> {
+        match self {
+            TrafficSource::Udp(pattern) => pattern.due(),
+            TrafficSource::Tcp(flows) => flows.due(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! Closed-loop TCP flows between emulated hosts, by the crate `tcp`.
+//!
+//! One [`TcpHost`] holds both ends of every flow: the client's behind the input port, the server's
+//! behind the output port. A segment enters the device at the port of its source and leaves it at
+//! the port of its destination, so acknowledgements pass the device as well.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tcp::{ConnectionConfig, ConnectionNumber, FlowAddresses, TcpHost, emit_packet, parse_packet};
+use vocab::{ByteCount, SeededRandom, Time};
+
+use super::{PacketContent, SourcePacket, host_address, port_of, source_port};
+use crate::plan::TrafficPlan;
+
+/// First port of the servers; the first flow number is added, so that two patterns differ.
+const SERVER_PORT: u16 = 5201;
+/// Time over which the flows of a pattern start, so that they are not in step.
+const START_SPREAD: Duration = Duration::from_millis(100);
+/// Bytes of a flow without end; no run lasts long enough to send them.
+const ENDLESS: ByteCount = ByteCount::new(1 << 50);
+
+#[derive(Debug)]
+pub(super) struct TcpFlows {
+    host: TcpHost,
+    config: ConnectionConfig,
+    /// Flows that have not started, the next one last.
+    waiting: Vec<(Time, u32)>,
+    from: Vec<u16>,
+    to: Vec<u16>,
+    bytes: ByteCount,
+    first_flow: u32,
+    server_port: u16,
+    end: Time,
+}
+
+impl TcpFlows {
+    pub(super) fn new(
+        now: Time,
+        plan: &TrafficPlan,
+        (segment, bytes): (ByteCount, Option<ByteCount>),
+        first_flow: u32,
+        mut random: SeededRandom,
+    ) -> Self {
+        let config = ConnectionConfig {
+            mss: u16::try_from(segment.bytes()).unwrap_or(u16::MAX),
+            ..ConnectionConfig::pattern()
+        };
+        let start = now + plan.start;
+        let spread = u64::try_from(START_SPREAD.as_nanos()).unwrap_or(u64::MAX);
+        let mut waiting: Vec<(Time, u32)> = (0..plan.flows)
+            .map(|flow| (start + Duration::from_nanos(random.below(spread)), flow))
+            .collect();
+        waiting.sort_unstable();
+        waiting.reverse();
+        let server_port = SERVER_PORT + u16::try_from(first_flow % 1000).unwrap_or(0);
+        let mut host = TcpHost::new(random);
+        host.listen(server_port, config);
+        Self {
+            host,
+            config,
+            waiting,
+            from: plan.from.clone(),
+            to: plan.to.clone(),
+            bytes: bytes.unwrap_or(ENDLESS),
+            first_flow,
+            server_port,
+            end: plan.duration.map_or(Time::NEVER, |span| start + span),
+        }
+    }
+
+    /// Time at which [`TcpFlows::poll_output`] has work; `None` at the end of the pattern.
+    pub(super) fn due(&self) -> Option<Time> {
+        let start = self.waiting.last().map(|(at, _)| *at);
+        let timer = self.host.poll_timeout();
+        let due = match (start, timer) {
+            (Some(start), Some(timer)) => start.min(timer),
+            (one, other) => one.or(other)?,
+        };
+        (due < self.end).then_some(due)
+    }
+
+    pub(super) fn poll_output(&mut self, now: Time) -> Option<SourcePacket> {
+        if now >= self.end {
+            self.host = TcpHost::new(SeededRandom::from_seed(0));
+            self.waiting.clear();
+            return None;
+        }
+        while let Some((at, flow)) = self.waiting.pop() {
+            if at > now {
+                self.waiting.push((at, flow));
+                break;
+            }
+            self.open(now, flow);
+        }
+        self.host.handle_timeout(now);
+        let (addresses, segment) = self.host.poll_output(now)?;
+        let content = emit_packet(&addresses, &segment);
+        Some(SourcePacket {
+            flow: self.flow_of(addresses),
+            size: u32::try_from(content.len()).unwrap_or(u32::MAX),
+            input: port_of(addresses.local.ip()),
+            output: port_of(addresses.remote.ip()),
+            due: now,
+            content: PacketContent::Tcp(content),
+        })
+    }
+
+    /// Takes an IP packet; tells whether it belongs to one of these flows.
+    pub(super) fn handle(&mut self, now: Time, packet: &Bytes) -> bool {
+        let Ok((addresses, segment)) = parse_packet(packet) else {
+            return false;
+        };
+        let ports = [addresses.local.port(), addresses.remote.port()];
+        if !ports.contains(&self.server_port) {
+            return false;
+        }
+        if now < self.end {
+            self.host.handle(now, addresses, &segment);
+        }
+        true
+    }
+
+    fn open(&mut self, now: Time, flow: u32) {
+        let nth = |ports: &[u16]| ports[flow as usize % ports.len()];
+        let local = SocketAddr::new(host_address(flow, nth(&self.from)), source_port(flow));
+        let remote = SocketAddr::new(host_address(flow, nth(&self.to)), self.server_port);
+        let bytes = self.bytes;
+        let number: Option<ConnectionNumber> = self.host.connect(local, remote, self.config);
+        if let Some(number) = number {
+            self.host
+                .with_connection(number, |connection| connection.write_pattern(now, bytes));
+        }
+    }
+
+    /// Number of the flow, one more for the direction of the acknowledgements.
+    fn flow_of(&self, addresses: FlowAddresses) -> u32 {
+        let is_data = addresses.remote.port() == self.server_port;
+        let client = if is_data {
+            addresses.local
+        } else {
+            addresses.remote
+        };
+        let host = match client.ip() {
+            std::net::IpAddr::V4(address) => u32::from(address.octets()[3]),
+            std::net::IpAddr::V6(_) => super::FIRST_HOST,
+        };
+        let round = u32::from(client.port().saturating_sub(super::FIRST_SOURCE_PORT));
+        let flow = round * super::HOSTS_PER_PORT + host.saturating_sub(super::FIRST_HOST);
+        self.first_flow + 2 * flow + u32::from(!is_data)
+    }
+}
