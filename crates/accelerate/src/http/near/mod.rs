@@ -216,14 +216,33 @@ impl HttpNearHalf {
     }
 
     /// Takes what the client sends.
-    fn hear_client(&mut self, mut bytes: Bytes) {
-        while !bytes.is_empty() && self.state == HttpNearState::Following {
-            if self.client_waits() {
-                return self.hold_client(bytes);
+    fn hear_client(&mut self, bytes: Bytes) {
+        self.held += bytes.len();
+        self.held_client.push_back(bytes);
+        self.take_client_bytes();
+        self.close_when_too_much_waits();
+    }
+
+    /// Takes what the client has sent, up to what has to wait.
+    fn take_client_bytes(&mut self) {
+        while !self.client_waits()
+            && let Some(mut bytes) = self.held_client.pop_front()
+        {
+            self.held -= bytes.len();
+            match self.state {
+                HttpNearState::Following => {}
+                HttpNearState::Ended | HttpNearState::LetGo => continue,
+                HttpNearState::Draining(_)
+                | HttpNearState::ServerEnded
+                | HttpNearState::Parting(_) => {
+                    self.send_wan(FlowSegment::payload(bytes));
+                    continue;
+                }
             }
             if self.awaits_upgrade() {
                 self.drain(reasons::UPGRADED);
-                break;
+                self.put_back_client(bytes);
+                continue;
             }
             let step = match self.requests.step(&bytes) {
                 Ok(step) => step,
@@ -231,10 +250,13 @@ impl HttpNearHalf {
                     let held = self.requests.take_held();
                     self.send_wan(FlowSegment::payload(held.into()));
                     self.drain(reason(fault));
-                    break;
+                    self.put_back_client(bytes);
+                    continue;
                 }
             };
             let run = bytes.split_to(step.length);
+            // What comes behind a request may have to wait for it.
+            self.put_back_client(bytes);
             match step.what {
                 MessagePart::PartOfHead => {}
                 MessagePart::Head(head, body) => self.request(*head, body),
@@ -244,9 +266,13 @@ impl HttpNearHalf {
                 }
             }
         }
-        if !matches!(self.state, HttpNearState::Ended | HttpNearState::LetGo) {
-            self.send_wan(FlowSegment::payload(bytes));
-            self.let_go_when_drained();
+        self.let_go_when_drained();
+    }
+
+    fn put_back_client(&mut self, rest: Bytes) {
+        if !rest.is_empty() {
+            self.held += rest.len();
+            self.held_client.push_front(rest);
         }
     }
 
@@ -271,33 +297,20 @@ impl HttpNearHalf {
         self.owed.iter().any(|owed| owed.is_for_client)
     }
 
-    fn hold_client(&mut self, bytes: Bytes) {
-        self.held += bytes.len();
-        self.held_client.push_back(bytes);
-        self.close_when_too_much_waits();
-    }
-
-    fn hold_server(&mut self, bytes: Bytes) {
-        self.held += bytes.len();
-        self.held_server.push_back(bytes);
-        self.close_when_too_much_waits();
-    }
-
     fn close_when_too_much_waits(&mut self) {
-        if self.held > HELD_MAX {
+        let is_over = matches!(self.state, HttpNearState::LetGo | HttpNearState::Ended);
+        if self.held > HELD_MAX && !is_over {
             self.close(ReasonCode::LIMIT);
         }
     }
 
     /// Goes on with what had to wait.
     fn resume(&mut self) {
-        while self.answering.is_none()
-            && let Some(bytes) = self.held_server.pop_front()
-        {
-            self.held -= bytes.len();
-            self.hear_server(bytes);
+        if self.answering.is_none() {
+            self.take_server_bytes();
         }
         if self.answering.is_none()
+            && self.held_server.is_empty()
             && self.server_finished
             && self.state != HttpNearState::ServerEnded
         {
@@ -311,12 +324,7 @@ impl HttpNearHalf {
         {
             self.request(head, BodyFraming::Empty);
         }
-        while !self.client_waits()
-            && let Some(bytes) = self.held_client.pop_front()
-        {
-            self.held -= bytes.len();
-            self.hear_client(bytes);
-        }
+        self.take_client_bytes();
         let goes_on = !matches!(
             self.state,
             HttpNearState::Ended | HttpNearState::Parting(_) | HttpNearState::LetGo
@@ -439,23 +447,35 @@ impl HttpNearHalf {
     }
 
     /// Takes what the server answers.
-    fn hear_server(&mut self, mut bytes: Bytes) {
-        while !bytes.is_empty()
+    pub(super) fn hear_server(&mut self, bytes: Bytes) {
+        self.held += bytes.len();
+        self.held_server.push_back(bytes);
+        self.take_server_bytes();
+        self.close_when_too_much_waits();
+    }
+
+    /// Takes what the server has sent, up to what has to wait. The end of a response may bring it here again, so what is
+    /// left stays in its place.
+    fn take_server_bytes(&mut self) {
+        while !self.server_waits()
             && !matches!(self.state, HttpNearState::LetGo | HttpNearState::Ended)
+            && let Some(mut bytes) = self.held_server.pop_front()
         {
-            if self.server_waits() {
-                return self.hold_server(bytes);
-            }
+            self.held -= bytes.len();
             let step = match self.responses.step(&bytes) {
                 Ok(step) => step,
-                Err(fault) => return self.give_up(bytes, reason(fault)),
+                Err(fault) => {
+                    self.put_back_server(bytes);
+                    return self.give_up(reason(fault));
+                }
             };
             let run = bytes.split_to(step.length);
+            self.put_back_server(bytes);
             match step.what {
                 MessagePart::PartOfHead => continue,
                 MessagePart::Head(head, BodyFraming::Opaque) => {
                     self.write_lan(head.bytes);
-                    return self.give_up(bytes, reasons::UPGRADED);
+                    return self.give_up(reasons::UPGRADED);
                 }
                 MessagePart::Head(head, _) if head.is_interim() => {
                     if self.owed.front().is_some_and(|owed| owed.is_for_client) {
@@ -472,6 +492,13 @@ impl HttpNearHalf {
             }
         }
         self.let_go_when_drained();
+    }
+
+    fn put_back_server(&mut self, rest: Bytes) {
+        if !rest.is_empty() {
+            self.held += rest.len();
+            self.held_server.push_front(rest);
+        }
     }
 
     /// The server has ended its stream, or the way to it has.
@@ -515,6 +542,9 @@ impl HttpNearHalf {
     /// Ends the connection to the client behind what was written.
     fn end(&mut self) {
         self.state = HttpNearState::Ended;
+        self.held_client.clear();
+        self.held_server.clear();
+        self.held = 0;
         self.prefetch(NearPrefetch::abandon);
         self.outputs.push_back(AcceleratorOutput::FinishLan);
         self.outputs.push_back(AcceleratorOutput::FinishWan);
@@ -545,13 +575,16 @@ impl HttpNearHalf {
 
     /// The responses cannot be followed from here on: they pass as they come where they answer what the
     /// client sent, and nothing of ours is to be put among them.
-    fn give_up(&mut self, bytes: Bytes, reason: ReasonCode) {
+    fn give_up(&mut self, reason: ReasonCode) {
         if !self.owed.iter().all(OwedResponse::is_untouched) {
             return self.close(reason);
         }
         let held = self.responses.take_held();
         self.write_lan(held.into());
-        self.write_lan(bytes);
+        for bytes in std::mem::take(&mut self.held_server) {
+            self.held -= bytes.len();
+            self.write_lan(bytes);
+        }
         self.let_go(reason);
     }
 
@@ -561,6 +594,7 @@ impl HttpNearHalf {
         let held = self.requests.take_held();
         self.send_wan(FlowSegment::control(held.into()));
         for bytes in std::mem::take(&mut self.held_client) {
+            self.held -= bytes.len();
             self.send_wan(FlowSegment::payload(bytes));
         }
         if self.client_finished {
@@ -623,7 +657,6 @@ impl AcceleratorHalf for HttpNearHalf {
                 self.is_opened = true;
                 self.outputs.push_back(AcceleratorOutput::OpenFlow);
             }
-            AcceleratorInput::Lan(bytes) if self.client_waits() => self.hold_client(bytes),
             AcceleratorInput::Lan(bytes) => self.hear_client(bytes),
             AcceleratorInput::LanFinished if self.client_waits() => self.client_finished = true,
             AcceleratorInput::LanFinished => self.finish_wan(),

@@ -35,7 +35,7 @@ impl CachingSite {
         }
     }
 
-    fn wait(&mut self, seconds: u64) {
+    pub(super) fn wait(&mut self, seconds: u64) {
         self.now += Duration::from_secs(seconds);
     }
 
