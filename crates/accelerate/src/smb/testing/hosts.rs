@@ -8,7 +8,7 @@ use crate::smb::wire::FileId;
 use crate::smb::wire::create::CreateResponse;
 use crate::smb::wire::header::status;
 
-/// A server of one file, over one connection.
+/// A server of files, over any number of connections.
 pub struct FileServer {
     server: Smb2Server,
 }
@@ -16,24 +16,46 @@ pub struct FileServer {
 impl FileServer {
     const NAME: &'static str = "a";
 
-    /// One whose file holds this.
+    /// A server of one file with this content, with one connection.
     #[must_use]
     pub fn new(contents: Vec<u8>) -> Self {
-        let mut server = Smb2Server::new();
+        let mut server = Self::of_files([(Self::NAME.to_owned(), contents)]);
         server.connect();
-        server.files.insert(Self::NAME.to_owned(), contents);
+        server
+    }
+
+    /// A server of these files, without a connection.
+    #[must_use]
+    pub fn of_files(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Self {
+        let mut server = Smb2Server::new();
+        server.files.extend(files);
         Self { server }
     }
 
-    /// Takes bytes of its client's, and gives its answers.
-    pub fn hear(&mut self, bytes: &[u8]) -> Vec<u8> {
-        self.server.receive(0, bytes);
-        self.server.take(0)
+    /// Accepts a connection and returns its number.
+    pub fn connect(&mut self) -> usize {
+        self.server.connect()
     }
 
-    /// The connection has ended.
+    /// Takes bytes of the first client, and gives its answers.
+    pub fn hear(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.hear_from(0, bytes)
+    }
+
+    /// Takes bytes of the client of this connection, and gives its answers.
+    pub fn hear_from(&mut self, connection: usize, bytes: &[u8]) -> Vec<u8> {
+        self.server.receive(connection, bytes);
+        self.server.take(connection)
+    }
+
+    /// The first connection has ended.
     pub fn disconnect(&mut self) {
-        self.server.disconnect(0);
+        self.disconnect_from(0);
+    }
+
+    /// This connection has ended.
+    pub fn disconnect_from(&mut self, connection: usize) {
+        self.server.disconnect(connection);
     }
 
     /// The contents of the file.
@@ -78,6 +100,8 @@ pub enum ClientStep {
     },
     /// Flush the written data.
     Flush,
+    /// To close the file.
+    Close,
 }
 
 /// A client of such a server.
@@ -85,20 +109,30 @@ pub struct FileClient {
     client: Smb2Client,
     /// The unanswered request.
     asked: Option<(u64, ClientStep)>,
+    name: String,
     file: FileId,
 }
 
 impl Default for FileClient {
     fn default() -> Self {
-        Self {
-            client: Smb2Client::new(),
-            asked: None,
-            file: FileId([0; 16]),
-        }
+        Self::of(FileServer::NAME)
     }
 }
 
 impl FileClient {
+    /// A client of this file.
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        let mut client = Smb2Client::new();
+        client.keeps_streams = false;
+        Self {
+            client,
+            asked: None,
+            name: name.to_owned(),
+            file: FileId([0; 16]),
+        }
+    }
+
     /// The bytes of a question.
     ///
     /// # Panics
@@ -109,11 +143,12 @@ impl FileClient {
             ClientStep::Negotiate => messages::negotiate(),
             ClientStep::SetUp => messages::session_setup(),
             ClientStep::Connect => messages::tree_connect(),
-            ClientStep::Open => Smb2CreateParameters::open(FileServer::NAME).request(),
-            ClientStep::OpenLeased => Smb2CreateParameters::leased(FileServer::NAME, 7).request(),
+            ClientStep::Open => Smb2CreateParameters::open(&self.name).request(),
+            ClientStep::OpenLeased => Smb2CreateParameters::leased(&self.name, 7).request(),
             ClientStep::Read { offset, length } => messages::read(self.file, *offset, *length),
             ClientStep::Write { offset, data } => messages::write(self.file, *offset, data),
             ClientStep::Flush => messages::flush(self.file),
+            ClientStep::Close => messages::close(self.file),
         };
         let (ids, bytes) = self.client.frame(std::slice::from_ref(&request));
         self.asked = Some((ids[0], question));
@@ -138,7 +173,10 @@ impl FileClient {
                 self.file = opened.expect("it is a CREATE's").file;
             }
             ClientStep::Read { .. } => return Some(answer.data().to_vec()),
-            ClientStep::Negotiate | ClientStep::Write { .. } | ClientStep::Flush => {}
+            ClientStep::Negotiate
+            | ClientStep::Write { .. }
+            | ClientStep::Flush
+            | ClientStep::Close => {}
         }
         Some(Vec::new())
     }

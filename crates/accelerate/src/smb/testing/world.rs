@@ -86,6 +86,8 @@ pub(crate) struct Smb2Client {
     pub(crate) interim: Vec<Smb2Response>,
     /// The messages that arrived unasked.
     pub(crate) unasked: Vec<Smb2Response>,
+    /// True if it keeps all bytes that arrive.
+    pub(crate) keeps_streams: bool,
     /// All bytes that have arrived.
     pub(crate) bytes: Vec<u8>,
     /// All bytes that went.
@@ -126,6 +128,7 @@ impl Smb2Client {
             answered: BTreeMap::new(),
             interim: Vec::new(),
             unasked: Vec::new(),
+            keeps_streams: true,
             bytes: Vec::new(),
             sent: Vec::new(),
             heard: PreauthHashes::NOTHING,
@@ -149,7 +152,9 @@ impl Smb2Client {
     }
 
     pub(crate) fn receive(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
+        if self.keeps_streams {
+            self.bytes.extend_from_slice(bytes);
+        }
         self.answers.push(Bytes::copy_from_slice(bytes));
         while let Some(piece) = self.answers.next().expect("a server speaks SMB2") {
             match piece {
