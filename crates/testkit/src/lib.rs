@@ -1,4 +1,4 @@
-//! For tests only: a virtual clock and pairs of machines over an emulated path.
+//! A virtual clock and pairs of machines over an emulated path, for tests and simulations.
 //!
 //! ```text
 //!   machine A ──transmit──► path (BytePipe or emulate::Link, each way) ──receive──► machine B

@@ -9,7 +9,7 @@
 //!            └─ testkit (tests only)
 //! ```
 //!
-//! `node` uses `host` as well.
+//! `node` uses `host` as well. `simulation` joins `engine` with `emulate` and `tcp` for `lab`.
 
 use anyhow::{Context, Result};
 
@@ -17,8 +17,9 @@ use super::files::Checkout;
 
 /// Crates without input or output. None of them depends on another, save that all use `vocab`,
 /// that `simd` lies below those with a loop to speed up and `path` below those that send on one, and
-/// that `engine` joins three. `mapi` is an accelerator with a crate of its own, above `accelerate`.
-const CORES: [&str; 12] = [
+/// that `engine` joins three. `mapi` is an accelerator with a crate of its own, above `accelerate`, and
+/// `simulation` joins all that a site in virtual time has.
+const CORES: [&str; 13] = [
     "vocab",
     "simd",
     "path",
@@ -31,10 +32,11 @@ const CORES: [&str; 12] = [
     "measure",
     "profile",
     "engine",
+    "simulation",
 ];
 
 /// Each crate and the crates of this workspace that it may use outside of tests.
-const MAY_USE: [(&str, &[&str]); 23] = [
+const MAY_USE: [(&str, &[&str]); 24] = [
     ("vocab", &[]),
     ("simd", &[]),
     ("path", &["vocab"]),
@@ -51,6 +53,19 @@ const MAY_USE: [(&str, &[&str]); 23] = [
         &["vocab", "reduce", "tunnel", "accelerate", "mapi"],
     ),
     ("testkit", &["vocab", "tcp", "emulate"]),
+    (
+        "simulation",
+        &[
+            "vocab",
+            "tcp",
+            "emulate",
+            "reduce",
+            "tunnel",
+            "accelerate",
+            "engine",
+            "testkit",
+        ],
+    ),
     ("host", &["vocab", "emulate", "measure"]),
     ("capture", &["vocab"]),
     (
@@ -63,7 +78,17 @@ const MAY_USE: [(&str, &[&str]); 23] = [
     ),
     ("emulator", &["vocab", "emulate", "host", "capture"]),
     ("tester", &["vocab", "measure", "host"]),
-    ("lab", &["vocab", "emulate", "host", "capture", "emulator"]),
+    (
+        "lab",
+        &[
+            "vocab",
+            "emulate",
+            "simulation",
+            "host",
+            "capture",
+            "emulator",
+        ],
+    ),
     (
         "bench",
         &[
@@ -100,7 +125,7 @@ const MAY_USE: [(&str, &[&str]); 23] = [
 /// The core whose purpose is unsafe code: instructions that only intrinsics reach.
 const WITH_INTRINSICS: &str = "simd";
 
-/// Crates for tests, which any crate's tests may use.
+/// Crates that any crate's tests may use.
 const FOR_TESTS: [&str; 2] = ["testkit", "hostile"];
 
 /// Crates from outside that a core would reach the world by.

@@ -1,0 +1,145 @@
+use emulate::DirectionConfig;
+use vocab::{Bitrate, ByteCount, Probability};
+
+use super::*;
+
+const RATE: u64 = 10_000_000;
+const BLOCK: u32 = 61_440;
+
+fn link(loss: f64) -> LinkConfig {
+    let way = DirectionConfig {
+        line: emulate::LineConfig::Rate(Bitrate::from_bits_per_second(RATE)),
+        delay: Duration::from_millis(20),
+        loss: Probability::from_fraction(loss).unwrap().into(),
+        queue: ByteCount::kibibytes(128).into(),
+        ..DirectionConfig::default()
+    };
+    LinkConfig::symmetric(way, 3)
+}
+
+fn site(is_accelerated: Option<bool>, loss: f64) -> SimulatedSite {
+    SimulatedSite::new(SiteSettings {
+        link: link(loss),
+        nodes: is_accelerated.map(|is_accelerated| NodeSettings {
+            is_accelerated,
+            correction: NodeCorrection::Auto,
+        }),
+        seed: 3,
+    })
+    .unwrap()
+}
+
+fn files(bytes: usize) -> Vec<(String, Bytes)> {
+    let random = |seed| {
+        let mut content = vec![0; bytes];
+        SeededRandom::from_seed(seed).fill(&mut content);
+        Bytes::from(content)
+    };
+    vec![
+        ("one.bin".to_owned(), random(1)),
+        ("two.bin".to_owned(), random(2)),
+    ]
+}
+
+const WORKLOADS: [SimulatedWorkload; 4] = [
+    SimulatedWorkload::HttpDownload,
+    SimulatedWorkload::FtpDownload,
+    SimulatedWorkload::FtpUpload,
+    SimulatedWorkload::SmbSerialDownload { block: BLOCK },
+];
+
+#[test]
+fn files_arrive_whole_in_every_mode() {
+    let files = files(300_000);
+    let expected: Vec<Option<Bytes>> = files.iter().map(|(_, bytes)| Some(bytes.clone())).collect();
+    for workload in WORKLOADS {
+        for mode in [None, Some(false), Some(true)] {
+            let outcome = site(mode, 0.01).transfer(workload, &files);
+            assert_eq!(outcome.failure, None, "{workload:?}, {mode:?}");
+            assert!(outcome.arrivals == expected, "{workload:?}, {mode:?}");
+        }
+    }
+}
+
+/// Time of a transfer of two files.
+fn time_of(site: &mut SimulatedSite, workload: SimulatedWorkload, bytes: usize) -> Duration {
+    let began = site.now();
+    let outcome = site.transfer(workload, &files(bytes));
+    assert_eq!(outcome.failure, None);
+    site.now().since(began)
+}
+
+#[test]
+fn serial_reads_wait_a_round_trip_unless_accelerated() {
+    let workload = SimulatedWorkload::SmbSerialDownload { block: BLOCK };
+    let bytes = 20 * BLOCK as usize;
+    let [baseline, transport, accelerated] =
+        [None, Some(false), Some(true)].map(|mode| time_of(&mut site(mode, 0.0), workload, bytes));
+    // 40 READs wait 40 ms each, and 2.5 MB take 2 s on the line.
+    let waits = Duration::from_millis(40 * 40);
+    let line = Duration::from_millis(2_000);
+    assert!(baseline > waits + line, "{baseline:?}");
+    assert!(transport > waits + line, "{transport:?}");
+    assert!(accelerated < line + waits / 2, "{accelerated:?}");
+}
+
+#[test]
+fn equal_seeds_record_equal_packets() {
+    let record = || {
+        let mut site = site(Some(true), 0.02);
+        site.start_recording();
+        site.mark("begin");
+        let workload = SimulatedWorkload::SmbSerialDownload { block: BLOCK };
+        assert_eq!(site.transfer(workload, &files(200_000)).failure, None);
+        site.take_recording()
+    };
+    let (one, two) = (record(), record());
+    assert!(one.client.len() > 100 && one.link.len() > 100);
+    assert!(one == two, "two simulations with one seed differ");
+}
+
+#[test]
+fn repeated_files_cross_the_link_once() {
+    let mut site = site(Some(false), 0.0);
+    let link_bytes = |site: &mut SimulatedSite| {
+        site.start_recording();
+        let _ = time_of(site, SimulatedWorkload::HttpDownload, 500_000);
+        let packets = site.take_recording().link;
+        packets.iter().map(|packet| packet.ip_bytes).sum::<u64>()
+    };
+    let cold = link_bytes(&mut site);
+    let warm = link_bytes(&mut site);
+    site.empty_caches();
+    let cold_again = link_bytes(&mut site);
+    assert!(cold > 1_000_000, "{cold}");
+    assert!(warm < cold / 20, "{warm} of {cold}");
+    assert!(cold_again > 1_000_000, "{cold_again}");
+}
+
+#[test]
+fn link_that_carries_nothing_has_no_session() {
+    let mut dead = link(0.0);
+    dead.forward.loss = Probability::from_fraction(1.0).unwrap().into();
+    let failed = SimulatedSite::new(SiteSettings {
+        link: dead,
+        nodes: Some(NodeSettings {
+            is_accelerated: false,
+            correction: NodeCorrection::Off,
+        }),
+        seed: 1,
+    });
+    assert!(matches!(
+        failed.err(),
+        Some(SimulationFailure::NoSession(_))
+    ));
+}
+
+#[test]
+fn echo_takes_the_round_trip() {
+    for mode in [None, Some(true)] {
+        let echo = site(mode, 0.0).ping().unwrap();
+        // 84 bytes at 10 Mbit/s, twice.
+        let expected = Duration::from_millis(40) + 2 * Duration::from_nanos(67_200);
+        assert_eq!(echo, expected, "{mode:?}");
+    }
+}
