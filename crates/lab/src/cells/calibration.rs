@@ -94,6 +94,25 @@ pub(super) fn settings() -> Vec<(CalibratedQuantity, Option<f64>)> {
     all
 }
 
+/// Time to start and stop the emulator for one setting, and to start and read a bandwidth's captures.
+const SETUP: Duration = Duration::from_secs(1);
+const CAPTURES: Duration = Duration::from_secs(2);
+
+/// Time that a calibration is expected to take.
+pub(super) fn expected_time() -> Duration {
+    let of = |(quantity, configured): (CalibratedQuantity, Option<f64>)| match quantity {
+        CalibratedQuantity::Bandwidth => BANDWIDTH_SPAN + CAPTURES,
+        CalibratedQuantity::Delay => {
+            let delay = Duration::from_secs_f64(configured.unwrap_or(0.0) / 1e3);
+            PING_INTERVAL * PINGS as u32 + 2 * delay
+        }
+        CalibratedQuantity::Loss => {
+            LOSS_INTERVAL * (LOSS_DATAGRAMS / LOSS_BURST) as u32 + ANSWER_LIMIT
+        }
+    };
+    settings().into_iter().map(|each| SETUP + of(each)).sum()
+}
+
 /// Arguments of the emulator for a setting.
 pub(super) fn arguments(
     quantity: CalibratedQuantity,

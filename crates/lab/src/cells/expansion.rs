@@ -144,7 +144,7 @@ pub(super) fn expand_group(plan: &CellPlan, group: &PlanGroup, cells: &mut Vec<P
 }
 
 /// The link with each delay and loss of a group.
-fn settings_of(group: &PlanGroup, link: &PlanLink) -> Vec<LabLink> {
+pub(super) fn settings_of(group: &PlanGroup, link: &PlanLink) -> Vec<LabLink> {
     let base: LabLink = link.settings.get_ref().parse().unwrap_or_default();
     let delays = options(group.one_way_delays.iter().map(|delay| delay.get_ref().0));
     let losses = options(group.losses.iter().map(|loss| loss.get_ref().0));

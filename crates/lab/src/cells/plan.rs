@@ -409,7 +409,8 @@ impl CellPlan {
                     format!("another link has the name `{name}`; give this link a different name");
                 return Err(problem(link.name.span().start, "name", what));
             }
-            if let Err(error) = link.settings.get_ref().parse::<LabLink>() {
+            let settings: anyhow::Result<LabLink> = link.settings.get_ref().parse();
+            if let Err(error) = settings.and_then(|settings| settings.check()) {
                 return Err(problem(
                     link.settings.span().start,
                     "settings",
@@ -423,13 +424,14 @@ impl CellPlan {
                 return Err(problem(document.span().start, "document", what));
             }
         }
-        for group in &self.groups {
-            self.check_group(group, &problem)?;
-        }
+        // The check of a group makes all its links.
         let cells = super::expansion::count(self);
         if cells > CELLS_MOST {
             let what = format!("the plan has {cells} cells; shorten its lists to {CELLS_MOST}");
             return Err(problem(0, "group", what));
+        }
+        for group in &self.groups {
+            self.check_group(group, &problem)?;
         }
         self.check_names(&problem)
     }
@@ -507,6 +509,14 @@ impl CellPlan {
                 );
                 return Err(problem(name.span().start, "links", what));
             };
+            let variants = super::expansion::settings_of(group, link);
+            if let Some(error) = variants.iter().find_map(|each| each.check().err()) {
+                let what = format!(
+                    "the link `{}` cannot have these delays and losses: {error:#}",
+                    name.get_ref()
+                );
+                return Err(problem(name.span().start, "links", what));
+            }
             if once && link.document.is_none() {
                 let what = format!(
                     "the link `{}` has no `document`; add a document such as document = \"10MB\"",
@@ -598,6 +608,11 @@ mod tests {
                 "rate=1Mbit",
                 "rate=fast",
                 ["line 4", "settings", "not a rate"],
+            ),
+            (
+                "rate=1Mbit",
+                "rate=1Mbit,shaper=rate=1Mbit,burst=3kB",
+                ["line 4", "settings", "shaper"],
             ),
             (
                 "links = ['a']",
