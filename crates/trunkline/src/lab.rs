@@ -2,14 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use lab::campaign::{CampaignResults, LabLink};
 use lab::cells::{
     self, CampaignOutcome, CellPlan, CellSizes, CellStatus, JOURNAL_FILE, PlannedCell, RunOptions,
-    SeriesEstimate,
+    SimulationOptions,
 };
 use lab::report;
 use serde_json::{Value, json};
@@ -54,12 +53,9 @@ struct UpArguments {
     without_nodes: bool,
 }
 
-/// Plan, and the choice of its cells and sizes.
+/// Choice of a plan's cells and sizes.
 #[derive(Debug, Args)]
-struct PlanArguments {
-    /// Names the plan of the campaign, a TOML file such as scenarios/wx-2006.toml.
-    #[arg(value_name = "PLAN")]
-    plan: PathBuf,
+struct CellChoice {
     /// Runs only the measurements whose names contain one of these words. If a word has several
     /// parts, as `CIFS+T1+/A/`, the name must contain all parts.
     #[arg(long, value_name = "WORD,...", value_delimiter = ',')]
@@ -74,8 +70,11 @@ struct PlanArguments {
 
 #[derive(Debug, Args)]
 struct CheckArguments {
+    /// Names the plan of the campaign, a TOML file such as scenarios/wx-2006.toml.
+    #[arg(value_name = "PLAN")]
+    plan: PathBuf,
     #[command(flatten)]
-    plan: PlanArguments,
+    choice: CellChoice,
     /// Prints the measurements of the plan as JSON.
     #[arg(long)]
     json: bool,
@@ -83,11 +82,28 @@ struct CheckArguments {
 
 #[derive(Debug, Args)]
 struct LabRunArguments {
+    /// Names the plan of the campaign, a TOML file such as scenarios/wx-2006.toml.
+    #[arg(value_name = "PLAN", required_unless_present = "json")]
+    plan: Option<PathBuf>,
     #[command(flatten)]
-    plan: PlanArguments,
-    /// Saves the results of the campaign in this directory [default: the plan's name with -run].
+    choice: CellChoice,
+    /// Saves the results of the campaign in this directory [default: the plan's name with -run, or with
+    /// -virtual].
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
+    /// Simulates the measurements in virtual time. Hosts with scripts, two Trunkline engines and the
+    /// link models run in one process. The simulation needs no privileges, servers or clients. The
+    /// same seed gives the same results.
+    #[arg(long)]
+    r#virtual: bool,
+    /// Simulates this many measurements at the same time [default: one for each processor].
+    /// Measurements in the real laboratory disturb each other, so they run one after the other.
+    #[arg(long, value_name = "N", requires = "virtual", value_parser = clap::value_parser!(u16).range(1..=256))]
+    jobs: Option<u16>,
+    /// Compares the simulation with the real campaign in this directory [default: the plan's name with
+    /// -run, if it contains a campaign].
+    #[arg(long, value_name = "DIR", requires = "virtual")]
+    real: Option<PathBuf>,
     #[command(flatten)]
     output: ReportOutput,
 }
@@ -96,8 +112,8 @@ struct LabRunArguments {
 struct ReportArguments {
     /// Names the directory of an earlier campaign, or a directory that `trunkline demo --keep`
     /// wrote.
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
+    #[arg(value_name = "DIR", required_unless_present = "json")]
+    directory: Option<PathBuf>,
     #[command(flatten)]
     output: ReportOutput,
 }
@@ -113,6 +129,21 @@ struct ReportOutput {
     /// in the directory of the results].
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+}
+
+impl ReportOutput {
+    /// The command's subject: a plan or a directory. The command line cannot tell `--json FILE` from `--json`
+    /// before the subject, so a missing subject is what stands behind `--json`.
+    fn subject(&mut self, named: Option<PathBuf>, what: &str) -> Result<PathBuf> {
+        if let Some(subject) = named {
+            return Ok(subject);
+        }
+        let standard_output = PathBuf::from("-");
+        match self.json.replace(standard_output) {
+            Some(subject) if subject != Path::new("-") => Ok(subject),
+            _ => bail!("the command line names no {what}; write the {what} before --json"),
+        }
+    }
 }
 
 impl LabArguments {
@@ -146,7 +177,7 @@ impl UpArguments {
     }
 }
 
-impl PlanArguments {
+impl CellChoice {
     fn sizes(&self, plan: &CellPlan) -> CellSizes {
         CellSizes::of(plan, self.document_sizes, self.short)
     }
@@ -158,19 +189,16 @@ impl PlanArguments {
 
 impl CheckArguments {
     fn run(self) -> Result<()> {
-        let (plan, _) = CellPlan::read(&self.plan.plan)?;
-        let sizes = self.plan.sizes(&plan);
+        let (plan, _) = CellPlan::read(&self.plan)?;
+        let sizes = self.choice.sizes(&plan);
         let all = cells::expand(&plan);
         let chosen: Vec<PlannedCell> = all
             .iter()
-            .filter(|cell| self.plan.is_chosen(cell))
+            .filter(|cell| self.choice.is_chosen(cell))
             .cloned()
             .collect();
         let series = cells::series(&plan, &chosen, &all);
-        let expected: Duration = series
-            .iter()
-            .map(|series| SeriesEstimate::of(&plan, series, sizes).0)
-            .sum();
+        let expected = cells::expected_time(&plan, &series, sizes);
         let not_built = chosen.iter().filter(|cell| !cell.is_built()).count();
         if self.json {
             let cells: Vec<Value> = chosen
@@ -217,25 +245,43 @@ impl CheckArguments {
 }
 
 impl LabRunArguments {
-    fn run(self) -> Result<()> {
+    fn run(mut self) -> Result<()> {
         host::kernel::catch_interruptions();
-        let (plan, text) = CellPlan::read(&self.plan.plan)?;
-        let directory = match &self.keep {
-            Some(directory) => directory.clone(),
-            None => {
-                let name = self.plan.plan.file_stem().unwrap_or_default();
-                PathBuf::from(format!("{}-run", name.to_string_lossy()))
-            }
+        let path = self.output.subject(self.plan.take(), "plan")?;
+        let (plan, text) = CellPlan::read(&path)?;
+        let of_plan = |ending: &str| {
+            let name = path.file_stem().unwrap_or_default();
+            PathBuf::from(format!("{}-{ending}", name.to_string_lossy()))
         };
-        let options = RunOptions {
-            directory: directory.clone(),
-            sizes: self.plan.sizes(&plan),
-            cells: self.plan.cells.clone(),
-            python: bench_smb::python().ok(),
-            certificate: crate::emulate::calibrate::citation(),
-        };
+        let directory = self.keep.clone().unwrap_or_else(|| match self.r#virtual {
+            true => of_plan("virtual"),
+            false => of_plan("run"),
+        });
+        let sizes = self.choice.sizes(&plan);
         let progress = progress();
-        let result = cells::run(&environment()?, &plan, &text, &options, &progress);
+        let result = if self.r#virtual {
+            let is_campaign = |directory: &PathBuf| directory.join(JOURNAL_FILE).exists();
+            let options = SimulationOptions {
+                directory: directory.clone(),
+                sizes,
+                cells: self.choice.cells.clone(),
+                jobs: self.jobs.map_or_else(processors, usize::from),
+                real: self
+                    .real
+                    .clone()
+                    .or_else(|| Some(of_plan("run")).filter(is_campaign)),
+            };
+            cells::run_simulation(&plan, &text, &options, &progress)
+        } else {
+            let options = RunOptions {
+                directory: directory.clone(),
+                sizes,
+                cells: self.choice.cells.clone(),
+                python: bench_smb::python().ok(),
+                certificate: crate::emulate::calibrate::citation(),
+            };
+            cells::run(&environment()?, &plan, &text, &options, &progress)
+        };
         progress.finish();
         let outcome = match result {
             Ok(journal) => CampaignOutcome::of(journal)?,
@@ -258,22 +304,28 @@ impl LabRunArguments {
 }
 
 impl ReportArguments {
-    fn run(self) -> Result<()> {
-        if self.directory.join(JOURNAL_FILE).exists() {
-            let outcome = CampaignOutcome::read(&self.directory)?;
-            return write(&outcome, &self.directory, &self.output);
+    fn run(mut self) -> Result<()> {
+        let directory = self.output.subject(self.directory.take(), "directory")?;
+        if directory.join(JOURNAL_FILE).exists() {
+            let outcome = CampaignOutcome::read(&directory)?;
+            return write(&outcome, &directory, &self.output);
         }
-        let results = CampaignResults::read(&self.directory.join("results.json"))?;
+        let results = CampaignResults::read(&directory.join("results.json"))?;
         let output = OutputArguments {
             json: self.output.json,
             report: match self.output.report {
                 Some(report) => report,
-                None => self.directory.join("report.html"),
+                None => directory.join("report.html"),
             },
             keep: None,
         };
         demo::write(&results, None, &output)
     }
+}
+
+/// Processors that this process may use.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 /// Writes table, JSON and HTML of a campaign.
@@ -309,4 +361,53 @@ fn write(outcome: &CampaignOutcome, directory: &Path, output: &ReportOutput) -> 
     say!("report: {}", page_path.display());
     say!("results: {}", directory.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct LabCommand {
+        #[command(flatten)]
+        lab: LabArguments,
+    }
+
+    fn parsed(words: &str) -> Result<(PathBuf, Option<PathBuf>)> {
+        let line = ["lab"].into_iter().chain(words.split(' '));
+        Ok(match LabCommand::try_parse_from(line)?.lab.action {
+            LabAction::Run(mut run) => {
+                let plan = run.output.subject(run.plan.take(), "plan")?;
+                (plan, run.output.json)
+            }
+            LabAction::Report(mut report) => {
+                let directory = report
+                    .output
+                    .subject(report.directory.take(), "directory")?;
+                (directory, report.output.json)
+            }
+            LabAction::Up(_) | LabAction::Check(_) => bail!("this test has run and report only"),
+        })
+    }
+
+    #[test]
+    fn json_option_leaves_the_subject() {
+        let standard_output = Some(PathBuf::from("-"));
+        for (words, json) in [
+            ("run plan.toml", None),
+            ("run --json plan.toml", standard_output.clone()),
+            ("run plan.toml --json", standard_output.clone()),
+            ("run --json out.json plan.toml", Some("out.json".into())),
+            ("run plan.toml --json out.json", Some("out.json".into())),
+            ("report --json plan.toml", standard_output.clone()),
+            ("report plan.toml --json", standard_output),
+        ] {
+            let (subject, found) = parsed(words).expect(words);
+            assert_eq!((subject, found), ("plan.toml".into(), json), "{words}");
+        }
+        for words in ["run", "run --json", "run --json -", "report --json"] {
+            assert!(parsed(words).is_err(), "{words}");
+        }
+    }
 }

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use emulate::{DirectionConfig, LossModel};
+use emulate::{DirectionConfig, LinkConfig, LossModel};
 use serde::{Deserialize, Serialize};
 use vocab::{Bitrate, ByteCount, Probability, format_duration};
 
@@ -69,6 +69,25 @@ impl LabLink {
             .named()
             .flat_map(|(name, word)| [format!("--{name}"), word]);
         LinkArguments(named.chain(["--json".to_owned()]).collect())
+    }
+
+    /// Tells whether the emulator can run the link.
+    ///
+    /// # Errors
+    /// Fails when settings contradict each other, or a file cannot be read; the message names the
+    /// settings.
+    pub fn check(&self) -> Result<()> {
+        self.0.resolve().map(|_| ())
+    }
+
+    /// The configuration of the models, with this seed.
+    ///
+    /// # Errors
+    /// Fails as [`LabLink::check`] does.
+    pub fn config(&self, seed: u64) -> Result<LinkConfig> {
+        let mut settings = self.0.clone();
+        settings.set_seed(seed);
+        Ok(settings.resolve()?.config)
     }
 
     /// One direction in numbers; `None` where the link comes from a file that is not here.

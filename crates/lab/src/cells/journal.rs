@@ -10,6 +10,7 @@
 //! A campaign that was killed while it wrote leaves half a line, which is cut off when it continues.
 //! The journal never changes a line that it has written.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,18 @@ pub struct CampaignHeader {
     pub machine: MachineInfo,
     /// Sentence that names the certificate of the emulator on this machine.
     pub certificate: Option<String>,
+    /// True if the campaign is a simulation in virtual time.
+    #[serde(default)]
+    pub is_simulation: bool,
+}
+
+/// Figures of a real campaign of the same plan, for comparison with a simulation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RealFigures {
+    /// Start time of that campaign, RFC 3339.
+    pub started: String,
+    /// Median throughput in kB/s by the name of the cell; cells of another size are left out.
+    pub throughputs_kb_s: BTreeMap<String, f64>,
 }
 
 /// One attempt of a series.
@@ -79,6 +92,12 @@ pub struct CellPass {
     pub label: String,
     /// Files.
     pub files: Vec<CellFile>,
+    /// Round trips of ICMP echoes before the cell, in milliseconds; lost ones are left out.
+    #[serde(default)]
+    pub pings_before_ms: Vec<f64>,
+    /// Round trips of ICMP echoes after it.
+    #[serde(default)]
+    pub pings_after_ms: Vec<f64>,
     /// Busy share of all processors' time.
     pub cpu_busy: f64,
     /// Packets at the client's interface.
@@ -130,6 +149,7 @@ enum JournalLine {
     Campaign(Box<CampaignHeader>),
     Attempt(Box<SeriesAttempt>),
     Calibration(Box<LinkCalibration>),
+    Real(Box<RealFigures>),
 }
 
 /// The journal of one campaign.
@@ -143,6 +163,8 @@ pub struct CampaignJournal {
     pub attempts: Vec<SeriesAttempt>,
     /// Calibration of the link, where the plan has one.
     pub calibration: Option<LinkCalibration>,
+    /// Figures of a real campaign beside this simulation; the last ones that were added.
+    pub real: Option<RealFigures>,
 }
 
 impl CellPass {
@@ -205,6 +227,16 @@ impl CampaignHeader {
             started: now(),
             machine,
             certificate,
+            is_simulation: false,
+        }
+    }
+
+    /// Header of a new simulation: it depends on no machine.
+    #[must_use]
+    pub fn of_simulation(plan: &str, sizes: CellSizes) -> Self {
+        Self {
+            is_simulation: true,
+            ..Self::new(plan, sizes, MachineInfo::default(), None)
         }
     }
 
@@ -249,6 +281,7 @@ impl CampaignJournal {
             header,
             attempts: found.attempts,
             calibration: found.calibration,
+            real: found.real,
         })
     }
 
@@ -276,14 +309,17 @@ impl CampaignJournal {
             header: header.clone(),
             attempts: lines.attempts,
             calibration: lines.calibration,
+            real: lines.real,
         };
         match lines.header {
             Some(found) => {
-                let is_same = found.plan == header.plan && found.span_s == header.span_s;
+                let is_same = found.plan == header.plan
+                    && found.span_s == header.span_s
+                    && found.is_simulation == header.is_simulation;
                 ensure!(
                     is_same,
-                    "{} contains a campaign of another plan or with other sizes; select another directory \
-                     with --keep, or remove this directory",
+                    "{} contains a campaign of another plan, with other sizes, or of the other kind (real or \
+                     virtual); select another directory with --keep, or remove this directory",
                     directory.display()
                 );
                 journal.header = found;
@@ -317,6 +353,18 @@ impl CampaignJournal {
         Ok(())
     }
 
+    /// Writes the figures of a real campaign, unless they are there.
+    ///
+    /// # Errors
+    /// Fails when they cannot be written.
+    pub fn add_real(&mut self, real: RealFigures) -> Result<()> {
+        if self.real.as_ref() != Some(&real) {
+            self.append(&JournalLine::Real(Box::new(real.clone())))?;
+            self.real = Some(real);
+        }
+        Ok(())
+    }
+
     /// Attempts of a series, in order.
     pub fn attempts_of(&self, series: &str) -> impl Iterator<Item = &SeriesAttempt> {
         self.attempts
@@ -342,6 +390,7 @@ struct JournalLines {
     header: Option<CampaignHeader>,
     attempts: Vec<SeriesAttempt>,
     calibration: Option<LinkCalibration>,
+    real: Option<RealFigures>,
     /// Bytes of its whole lines.
     whole_bytes: u64,
 }
@@ -382,6 +431,7 @@ fn read_lines(path: &Path) -> Result<JournalLines> {
             }
             JournalLine::Attempt(attempt) => lines.attempts.push(*attempt),
             JournalLine::Calibration(found) => lines.calibration = Some(*found),
+            JournalLine::Real(found) => lines.real = Some(*found),
         }
     }
     Ok(lines)
@@ -422,6 +472,8 @@ pub(crate) mod tests {
                 expected_hash: "a".to_owned(),
                 found_hash: Some("a".to_owned()),
             }],
+            pings_before_ms: vec![60.1, 60.3, 60.2],
+            pings_after_ms: vec![60.2],
             cpu_busy: 0.2,
             packets: 1_000,
             foreign_packets: 0,

@@ -7,19 +7,25 @@
 //! whose cache states build on each other (cold, warm, edited) form a **series**, which runs and is
 //! repeated as a whole. The journal is the only result: every finished attempt is one line of it, so a
 //! killed campaign continues where it was, and a report can be made at any time.
+//!
+//! `runner.rs` measures in the lab, `simulated.rs` in virtual time. Both read figures from captures by
+//! the same code (`pass.rs`).
 
 mod calibration;
 mod expansion;
 mod journal;
+mod pass;
 mod plan;
 mod results;
 mod runner;
+mod simulated;
 mod sizes;
 
 pub use calibration::{CalibratedQuantity, CalibrationRow, LinkCalibration};
 pub use expansion::{CellLoad, CellSeries, PlannedCell, expand, series};
 pub use journal::{
-    CampaignHeader, CampaignJournal, CellPass, FILE_NAME as JOURNAL_FILE, SeriesAttempt,
+    CampaignHeader, CampaignJournal, CellPass, FILE_NAME as JOURNAL_FILE, RealFigures,
+    SeriesAttempt,
 };
 pub use plan::{
     CacheState, CellMode, CellPlan, CellWorkload, FecSetting, PlanProblem, PublishedEvaluation,
@@ -28,4 +34,5 @@ pub use plan::{
 pub(crate) use results::tests::sample_outcome;
 pub use results::{CampaignOutcome, CellDocumentTimes, CellResult, CellStatus};
 pub use runner::{RunOptions, run};
-pub use sizes::{CellSizes, LinkFigures, SeriesEstimate};
+pub use simulated::{SimulationOptions, run_simulation};
+pub use sizes::{CellSizes, LinkFigures, SeriesEstimate, expected_time};

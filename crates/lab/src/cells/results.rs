@@ -9,9 +9,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::expansion::{self, PlannedCell};
-use super::journal::{CampaignJournal, CellPass, SeriesAttempt};
+use super::journal::{CampaignJournal, CellPass, RealFigures, SeriesAttempt};
 use super::plan::{CacheState, CellMode, CellPlan};
 use super::runner::is_clean;
+use super::simulated::is_simulated;
 use super::sizes::CellSizes;
 use crate::campaign::{
     CampaignResults, CampaignSeeds, FORMAT_VERSION, FileSample, PassKind, TestResults, WorkloadRun,
@@ -60,6 +61,8 @@ pub struct CellResult {
     pub is_shortened: bool,
     /// Bytes that it transfers.
     pub bytes: u64,
+    /// Throughput of the real campaign beside a simulation, in kB/s.
+    pub real_kb_s: Option<f64>,
 }
 
 /// Times of a document in one pass.
@@ -100,6 +103,13 @@ impl CellStatus {
 }
 
 impl CellResult {
+    /// Deviation of a simulated throughput from the real one, in percent of the real one.
+    #[must_use]
+    pub fn deviation_percent(&self) -> Option<f64> {
+        let (own, real) = (self.throughput?.median, self.real_kb_s?);
+        (real > 0.0).then(|| 100.0 * (own / real - 1.0))
+    }
+
     /// Tells whether every file of every repeat arrived as it was sent.
     #[must_use]
     pub fn is_identical(&self) -> bool {
@@ -129,7 +139,7 @@ impl CampaignOutcome {
         let mut places: BTreeMap<String, usize> = BTreeMap::new();
         for cell in &all {
             let place = *places.entry(cell.name()).or_insert_with(|| {
-                cells.push(CellResult::empty(&plan, cell, journal.header.sizes()));
+                cells.push(CellResult::empty(&plan, cell, &journal));
                 cells.len() - 1
             });
             if let Some(repeat) = chosen.get(&cell.key()) {
@@ -164,6 +174,29 @@ impl CampaignOutcome {
             .iter()
             .map(|attempt| attempt.took_s)
             .sum()
+    }
+
+    /// Median of the absolute deviations of a simulation from the real campaign, in percent.
+    #[must_use]
+    pub fn median_deviation_percent(&self) -> Option<f64> {
+        let deviations = self.cells.iter().filter_map(CellResult::deviation_percent);
+        median(deviations.map(f64::abs))
+    }
+
+    /// The figures of this campaign for comparison with a simulation whose cells have these sizes.
+    #[must_use]
+    pub fn real_figures(&self, sizes: CellSizes) -> RealFigures {
+        let own_sizes = self.journal.header.sizes();
+        let cells = self.cells.iter().filter(|cell| {
+            cell.status == CellStatus::Measured
+                && sizes.bytes(&cell.cell) == own_sizes.bytes(&cell.cell)
+        });
+        let throughputs =
+            cells.filter_map(|cell| Some((cell.cell.name(), cell.throughput?.median)));
+        RealFigures {
+            started: self.journal.header.started.clone(),
+            throughputs_kb_s: throughputs.collect(),
+        }
     }
 
     /// Number of cells with this status.
@@ -391,10 +424,16 @@ fn best_attempts(
 }
 
 impl CellResult {
-    fn empty(plan: &CellPlan, cell: &PlannedCell, sizes: CellSizes) -> Self {
-        let bytes = sizes.bytes(cell);
+    fn empty(plan: &CellPlan, cell: &PlannedCell, journal: &CampaignJournal) -> Self {
+        let bytes = journal.header.sizes().bytes(cell);
+        let is_built = match journal.header.is_simulation {
+            true => is_simulated(cell),
+            false => cell.is_built(),
+        };
+        let real = journal.real.as_ref();
         Self {
-            status: match cell.is_built() {
+            real_kb_s: real.and_then(|real| real.throughputs_kb_s.get(&cell.name()).copied()),
+            status: match is_built {
                 true => CellStatus::NotMeasured,
                 false => CellStatus::NotBuilt,
             },

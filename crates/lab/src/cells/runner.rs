@@ -3,11 +3,12 @@
 //! ```text
 //! for each series in random order that the journal does not have:
 //!   start the link ─► start and pair the nodes ─► warm-up ─► empty dictionaries and caches
-//!   for each cell:  marker ─► client ─► marker          under one pair of captures
+//!   for each cell:  pings ─► marker ─► client ─► marker ─► pings      under one pair of captures
 //!   stop all ─► read the captures ─► journal
 //! ```
 //! This is the 2006 report's procedure (section 8.1): the link is configured and the accelerators
-//! start with empty caches before each series; the markers are its pings before and after. A series
+//! start with empty caches before each series, and pings before and after each cell show that the
+//! link has its delay. A series
 //! with more than 1 % foreign or retransmitted packets runs once more, and both attempts are kept.
 //! On a link that loses packets only foreign packets count, because it causes retransmissions.
 
@@ -17,8 +18,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::calibration::{self, CalibratedQuantity, CalibrationRow, LinkCalibration};
-use super::expansion::{self, CellLoad, CellSeries, PlannedCell};
-use super::journal::{CampaignHeader, CampaignJournal, CellFile, CellPass, SeriesAttempt, now};
+use super::expansion::{self, CellSeries, PlannedCell};
+use super::journal::{CampaignHeader, CampaignJournal, CellPass, SeriesAttempt, now};
+use super::pass::{self, DOCUMENT_FILE, WARM_UP_FILE, contents, workload_of};
 use super::plan::{CacheState, CellMode, CellPlan, CellWorkload};
 use super::sizes::{CellSizes, SeriesEstimate};
 use crate::campaign::{PassKind, TestResults, WorkloadRun, last_json};
@@ -41,16 +43,10 @@ use host::{ProgramEnvironment, kernel, rootless, wait};
 const UNDESIRED_MOST: f64 = 0.01;
 /// Attempts of a series.
 const ATTEMPTS_MOST: u32 = 2;
-/// Payload of a packet that can be waited for; smaller ones are acknowledgements.
-const ANSWER_BYTES: u64 = 80;
 /// Free bytes that the campaign's directory needs.
 const FREE_LEAST_BYTES: u64 = 1 << 30;
-/// Name of the file that warms a path up.
-const WARM_UP_FILE: &str = "warm-up.bin";
 /// Rate that sizes the transfer over the emulator without any setting.
 const UNLIMITED_BIT_S: f64 = 100e6;
-/// Name of a cell's document.
-const DOCUMENT_FILE: &str = "document.bin";
 
 /// Options of a run.
 #[derive(Clone, Debug)]
@@ -110,11 +106,14 @@ pub fn run(
     if left.is_empty() {
         return Ok(journal);
     }
-    let mut clock = RemainingTime::new(plan, &left, options.sizes);
     let run = LabRun::create(environment)?;
     let mut campaign = RunningCells::prepare(&run, plan, options, &needs, progress)?;
     if plan.calibrate && journal.calibration.is_none() {
-        progress.step(0.0, "calibrating the link");
+        let minutes = calibration::expected_time().as_secs_f64() / 60.0;
+        progress.step(
+            0.0,
+            &format!("calibrating the link (about {minutes:.0} min)"),
+        );
         match campaign.calibrate() {
             Ok(calibration) => journal.add_calibration(calibration)?,
             Err(error) if kernel::interrupted() => return Err(error),
@@ -122,6 +121,7 @@ pub fn run(
             Err(error) => progress.note(&format!("the link is not calibrated: {error:#}")),
         }
     }
+    let mut clock = RemainingTime::new(plan, &left, options.sizes);
     for series in left {
         while !is_finished(&journal, series) {
             let number = journal.attempts_of(&series.key).count() as u32 + 1;
@@ -143,7 +143,7 @@ pub fn run(
     Ok(journal)
 }
 
-fn summary(pass: &CellPass) -> String {
+pub(super) fn summary(pass: &CellPass) -> String {
     let note = match &pass.failure {
         Some(failure) => failure.clone(),
         None => format!("{:.1} kB/s", pass.throughput_kb_s()),
@@ -152,7 +152,7 @@ fn summary(pass: &CellPass) -> String {
 }
 
 /// Cells that the words choose.
-fn choose(all: &[PlannedCell], words: &[String]) -> Result<Vec<PlannedCell>> {
+pub(super) fn choose(all: &[PlannedCell], words: &[String]) -> Result<Vec<PlannedCell>> {
     let is_chosen =
         |cell: &&PlannedCell| words.is_empty() || words.iter().any(|word| cell.is_chosen_by(word));
     let chosen: Vec<PlannedCell> = all.iter().filter(is_chosen).cloned().collect();
@@ -262,15 +262,6 @@ fn check_space(directory: &Path) -> Result<()> {
         directory.display()
     );
     Ok(())
-}
-
-fn workload_of(cell: &PlannedCell) -> Result<WorkloadKind> {
-    match cell.workload {
-        CellWorkload::Built(kind) => Ok(kind),
-        CellWorkload::MapiXp | CellWorkload::Mapi2003 => {
-            anyhow::bail!("there is no lab for {}", cell.workload.name())
-        }
-    }
 }
 
 /// Remaining time of a campaign: the estimate, corrected by what has been seen.
@@ -482,10 +473,14 @@ impl<'a> RunningCells<'a> {
         let mut outcomes = Vec::new();
         for cell in &series.cells {
             wait::not_interrupted()?;
-            let files = self.contents(cell)?;
+            let files = contents(self.plan, self.options.sizes, cell)?;
             let label = format!("{name}-{}", cell.cache.name());
+            let round_trip = cell.figures.round_trip;
+            let pings_before_ms = recording::ping(&self.topology, round_trip)?;
             let (outcome, cpu_busy) = self.transfer(cell, &files, &label, &mut recorder)?;
-            outcomes.push((cell, label, files, outcome, cpu_busy));
+            let pings_after_ms = recording::ping(&self.topology, round_trip)?;
+            let pings = [pings_before_ms, pings_after_ms];
+            outcomes.push((cell, label, files, outcome, cpu_busy, pings));
             if let Some(nodes) = &mut nodes {
                 nodes.check()?;
             }
@@ -498,9 +493,15 @@ impl<'a> RunningCells<'a> {
         attempt.emulator = last_json(emulator.log());
         let client = capture::read(&captures.client)?;
         let wan = capture::read(&captures.wan)?;
-        for (cell, label, files, outcome, cpu_busy) in outcomes {
-            let pass = read_pass(cell, &label, &files, outcome, (&client, &wan))?;
-            attempt.passes.push(CellPass { cpu_busy, ..pass });
+        for (cell, label, files, outcome, cpu_busy, pings) in outcomes {
+            let pass = pass::read(cell, &label, &files, outcome, (&client, &wan))?;
+            let [pings_before_ms, pings_after_ms] = pings;
+            attempt.passes.push(CellPass {
+                cpu_busy,
+                pings_before_ms,
+                pings_after_ms,
+                ..pass
+            });
         }
         attempt.host_limits = host_limits(series, attempt);
         for limit in &attempt.host_limits {
@@ -554,14 +555,11 @@ impl<'a> RunningCells<'a> {
         nodes.start(self.run)?;
         let warm_up = *self.plan.warm_up.get_ref();
         if !warm_up.is_zero() {
-            let seed = expansion::seed_of(cell.seed, "warm-up");
             for way in [WorkloadKind::HttpDownload, WorkloadKind::FtpUpload] {
                 let is_there = way == WorkloadKind::HttpDownload
                     || workload_of(cell)?.way() == TransferDirection::Upload;
                 if is_there {
-                    let rate = cell.figures.payload_bytes_per_second(way.way());
-                    let bytes = (rate * warm_up.as_secs_f64()) as u64;
-                    let files = FileSet::random(seed, WARM_UP_FILE, bytes.min(64 << 20));
+                    let files = pass::warm_up(self.plan, cell, way.way());
                     files.write_to(self.servers.files())?;
                     self.bench().run(way, &files, "warm-up")?;
                     std::fs::remove_file(self.servers.files().join(WARM_UP_FILE))?;
@@ -573,32 +571,6 @@ impl<'a> RunningCells<'a> {
             nodes.purge_accelerator("http")?;
         }
         Ok(nodes)
-    }
-
-    /// Contents that a cell transfers.
-    fn contents(&self, cell: &PlannedCell) -> Result<FileSet> {
-        let names = match &cell.load {
-            CellLoad::Document { .. } => {
-                let bytes = self.options.sizes.bytes(cell);
-                return Ok(FileSet::random(cell.seed, DOCUMENT_FILE, bytes));
-            }
-            CellLoad::Files(names) => names,
-        };
-        // All cells of a repeat transfer the same files, so that they can be compared.
-        let seed = expansion::seed_of(self.plan.seed, &format!("files {}", cell.repeat));
-        let workload = workload_of(cell)?;
-        let set = match workload.way() {
-            TransferDirection::Download if workload == WorkloadKind::SmbOffice => {
-                FileSet::documents(seed, names)
-            }
-            TransferDirection::Download => FileSet::generate(seed, names)?,
-            // Uploads share nothing with downloads.
-            TransferDirection::Upload => FileSet::generate(seed.wrapping_add(1), names)?,
-        };
-        Ok(match cell.cache {
-            CacheState::Edited => set.edited(cell.seed),
-            CacheState::None | CacheState::Cold | CacheState::Warm | CacheState::RandomOnce => set,
-        })
     }
 }
 
@@ -618,66 +590,6 @@ fn configuration(cell: &PlannedCell) -> ExtraConfiguration {
         accelerators: accelerators.map(str::to_owned).to_vec(),
         ..ExtraConfiguration::default()
     }
-}
-
-/// Reads the figures of a cell out of the captures.
-fn read_pass(
-    cell: &PlannedCell,
-    label: &str,
-    files: &FileSet,
-    outcome: WorkloadOutcome,
-    (client, wan): (&[capture::CapturedPacket], &[capture::CapturedPacket]),
-) -> Result<CellPass> {
-    let workload = workload_of(cell)?;
-    let counts = recording::traffic(client, label)?;
-    let crossings = recording::crossings(wan, label)?;
-    let names: Vec<&str> = files.iter().map(|(name, _)| name).collect();
-    let transfers = match recording::transfers(client, wan, workload, label, &names) {
-        Ok(transfers) => transfers,
-        // A client that failed leaves a capture that is not whole; its failure says more.
-        Err(_) if outcome.failure.is_some() => Vec::new(),
-        Err(error) => return Err(error),
-    };
-    let (up, down): (Vec<_>, Vec<_>) = crossings
-        .packets
-        .iter()
-        .partition(|packet| packet.is_outward);
-    let bytes =
-        |packets: &[&recording::WanCrossing]| packets.iter().map(|each| each.ip_bytes).sum();
-    let round_trip = cell.figures.round_trip;
-    Ok(CellPass {
-        cell: cell.key(),
-        label: label.to_owned(),
-        files: transfers
-            .into_iter()
-            .zip(outcome.arrivals)
-            .map(|(transfer, arrival)| CellFile {
-                bytes: files
-                    .get(&transfer.file)
-                    .map_or(0, |bytes| bytes.len() as u64),
-                requested_unix_s: transfer.requested.as_secs_f64(),
-                elapsed_s: transfer.elapsed().as_secs_f64(),
-                window_s: transfer.window.as_secs_f64(),
-                wan_bytes: transfer.wan_bytes,
-                open_s: transfer.office.map(|office| office.open.as_secs_f64()),
-                save_s: transfer.office.map(|office| office.save.as_secs_f64()),
-                file: transfer.file,
-                expected_hash: arrival.expected,
-                found_hash: arrival.found,
-            })
-            .collect(),
-        cpu_busy: 0.0,
-        packets: counts.packets,
-        foreign_packets: counts.foreign,
-        retransmitted_packets: counts.retransmitted,
-        wan_bytes_up: bytes(&up),
-        wan_bytes_down: bytes(&down),
-        wan_round_trips: match round_trip.is_zero() {
-            true => 0,
-            false => crossings.round_trips(round_trip, ANSWER_BYTES),
-        },
-        failure: outcome.failure,
-    })
 }
 
 /// Sentences about limits of the host during an attempt.

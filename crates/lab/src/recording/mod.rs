@@ -11,6 +11,7 @@
 
 mod crossings;
 mod marker;
+mod ping;
 mod traffic;
 mod transfers;
 
@@ -28,6 +29,7 @@ use host::wait;
 
 pub use crossings::{WanCrossing, WanCrossings, crossings};
 pub use marker::{MarkerEdge, WorkloadMarker};
+pub use ping::ping;
 pub use traffic::{TrafficCounts, traffic};
 pub use transfers::{FileTransfer, OfficeTimes, transfers};
 

@@ -7,6 +7,7 @@ use anyhow::Result;
 use host::html::{STYLE, escape};
 use vocab::{Probability, format_duration};
 
+use super::campaign_table::SIMULATION;
 use super::lines::{PlotAxes, PlotLine, lines};
 use super::rows::{ResultRow, rows, sums};
 use super::statistics::{self, COVERAGE, ComparisonVerdict};
@@ -53,17 +54,31 @@ pub fn campaign_html(outcome: &CampaignOutcome) -> Result<String> {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>{title}</title><style>{STYLE}{CAMPAIGN_STYLE}</style></head><body>\n\
-         <h1>{title}</h1>\n<p>Trunkline {}, begun {}, {:.0} minutes of measurement, {}.</p>\n",
-        escape(&header.machine.trunkline),
-        escape(&header.started),
+         <h1>{title}</h1>\n<p>{}, {:.0} minutes of {}, {}.</p>\n",
+        match header.is_simulation {
+            true => "Simulation".to_owned(),
+            false => format!(
+                "Trunkline {}, begun {}",
+                escape(&header.machine.trunkline),
+                escape(&header.started)
+            ),
+        },
         outcome.took_s() / 60.0,
+        match header.is_simulation {
+            true => "virtual time",
+            false => "measurement",
+        },
         match outcome.plan.repeats.get_ref() {
             1 => "each cell measured once".to_owned(),
             repeats => format!("each figure the median of up to {repeats} repeats"),
         }
     )?;
+    if header.is_simulation {
+        writeln!(out, "<p class=\"note bad\">{}</p>", escape(SIMULATION))?;
+    }
     let tables = tables(outcome);
     write_summary(&mut out, outcome, &tables)?;
+    write_deviations(&mut out, outcome)?;
     for (index, table) in tables.iter().enumerate() {
         write_table(&mut out, outcome, index, table)?;
     }
@@ -72,6 +87,35 @@ pub fn campaign_html(outcome: &CampaignOutcome) -> Result<String> {
     write_method(&mut out, outcome)?;
     out += "</body></html>\n";
     Ok(out)
+}
+
+/// Table of simulated and real throughput, where both exist.
+fn write_deviations(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
+    let (Some(real), Some(median)) = (&outcome.journal.real, outcome.median_deviation_percent())
+    else {
+        return Ok(());
+    };
+    writeln!(
+        out,
+        "<h2>Simulation and real campaign</h2>\n<p>The real campaign began {}. The median of the \
+         absolute deviations is {median:.1} %.</p>\n<table><thead><tr><th class=\"text\">cell</th>\
+         <th>virtual, kB/s</th><th>real, kB/s</th><th>deviation</th></tr></thead><tbody>",
+        escape(&real.started)
+    )?;
+    for cell in &outcome.cells {
+        if let (Some(own), Some(real), Some(deviation)) =
+            (cell.throughput, cell.real_kb_s, cell.deviation_percent())
+        {
+            writeln!(
+                out,
+                "<tr><td class=\"text\">{}</td><td>{:.1}</td><td>{real:.1}</td><td>{deviation:+.1} %</td></tr>",
+                escape(&cell.cell.name()),
+                own.median
+            )?;
+        }
+    }
+    *out += "</tbody></table>\n";
+    Ok(())
 }
 
 fn write_summary(
@@ -626,12 +670,23 @@ fn write_calibration(out: &mut String, outcome: &CampaignOutcome) -> Result<()> 
     Ok(())
 }
 
+/// Where a real campaign takes place.
+const REAL_SITE: &str = "Client, near node, WAN, far node and server are network namespaces of one machine; the \
+     nodes are processes that reach each other only through the emulated link.";
+/// Where a simulation takes place.
+const SIMULATED_SITE: &str = "Client and server are scripts over a TCP that behaves as that of Linux, the nodes are two engines, \
+     and the link is the emulator&rsquo;s models, all in virtual time. LANs and processors take no time. \
+     Sessions, reduction and accelerators are those of real nodes; TLS and disks are left out.";
+
 fn write_method(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
     let header = &outcome.journal.header;
     let machine = &header.machine;
-    *out += "<h2>How it was measured</h2>\n\
-        <p>Client, near node, WAN, far node and server are network namespaces of one machine; the \
-        nodes are processes that reach each other only through the emulated link. <b>B</b>: no node \
+    *out += "<h2>How it was measured</h2>\n<p>";
+    *out += match header.is_simulation {
+        true => SIMULATED_SITE,
+        false => REAL_SITE,
+    };
+    *out += " <b>B</b>: no node \
         runs. <b>T</b>: both nodes with transport and data reduction, without accelerators. \
         <b>A</b>: with accelerators. <b>E</b>: the acceleration of the server itself. For each \
         series of cells the link and the nodes start anew, the nodes carry other data for the \
@@ -665,22 +720,24 @@ fn write_method(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
     };
     line("sizes", &sizes)?;
     line("warm-up", &format_duration(*outcome.plan.warm_up.get_ref()))?;
-    line(
-        "link calibration",
-        header
-            .certificate
-            .as_deref()
-            .unwrap_or("no certificate of this machine: run `trunkline emulate calibrate`"),
-    )?;
-    line("system", &machine.system)?;
-    line("kernel", &machine.kernel)?;
-    let processors = format!("{} × {}", machine.processors, machine.processor_model);
-    line("processors", &processors)?;
-    line("privileges", &machine.privileges)?;
+    if !header.is_simulation {
+        line(
+            "link calibration",
+            header
+                .certificate
+                .as_deref()
+                .unwrap_or("no certificate of this machine: run `trunkline emulate calibrate`"),
+        )?;
+        line("system", &machine.system)?;
+        line("kernel", &machine.kernel)?;
+        let processors = format!("{} × {}", machine.processors, machine.processor_model);
+        line("processors", &processors)?;
+        line("privileges", &machine.privileges)?;
+        line("offloads", &machine.offloads)?;
+    }
     let control = outcome.journal.attempts.first();
     let control = control.map_or("–", |attempt| attempt.hosts_congestion_control.as_str());
     line("congestion control, hosts", control)?;
-    line("offloads", &machine.offloads)?;
     for (name, version) in &machine.programs {
         line(name, version)?;
     }

@@ -1,7 +1,8 @@
 //! Results of a campaign for programs (docs/guides/campaigns.md describes the keys).
 //!
-//! `{"cells": [...], "rows": [...], ...}`: a line per cell over its repeats, and a row per file of
-//! file sets, as the demo has them. A figure that was not measured is `null`.
+//! `{"cells": [...], "cells_left": [...], "rows": [...], ...}`: an entry per cell over its repeats,
+//! and a row per file of file sets, as the demo has them. `cells_left` has the names of the cells
+//! that have no figure yet, so `throughput_kB_s` is `null` only where `status` is `not-built`.
 
 use serde_json::{Value, json};
 
@@ -18,9 +19,14 @@ use host::median::median;
 /// Results as one JSON document.
 #[must_use]
 pub fn campaign_json(outcome: &CampaignOutcome) -> Value {
+    let is_left =
+        |cell: &&CellResult| cell.status == CellStatus::NotMeasured && cell.throughput.is_none();
+    let left = outcome.cells.iter().filter(is_left);
+    let left: Vec<String> = left.map(|cell| cell.cell.name()).collect();
     let cells: Vec<Value> = outcome
         .cells
         .iter()
+        .filter(|cell| !is_left(cell))
         .map(|cell| cell_json(cell, baseline_of(outcome, cell)))
         .collect();
     let files = outcome.file_results();
@@ -31,21 +37,32 @@ pub fn campaign_json(outcome: &CampaignOutcome) -> Value {
     }
     add_documents(&mut rows, outcome);
     let header = &outcome.journal.header;
-    json!({
+    // A simulation is the same on every day and on every machine.
+    let is_real = !header.is_simulation;
+    let mut document = json!({
         "title": outcome.plan.title,
-        "started": header.started,
+        "simulation": header.is_simulation,
+        "started": is_real.then_some(&header.started),
         "took_s": outcome.took_s(),
         "seed": outcome.plan.seed,
         "repeats": outcome.plan.repeats.get_ref(),
         "span_s": header.span_s,
         "cells": cells,
+        "cells_left": left,
         "rows": rows,
         "attempts": outcome.journal.attempts.len(),
         "faults": outcome.faults(),
         "calibration": outcome.journal.calibration,
         "certificate": header.certificate,
-        "machine": header.machine,
-    })
+        "machine": is_real.then_some(&header.machine),
+    });
+    if let Some(real) = &outcome.journal.real {
+        document["real"] = json!({
+            "started": real.started,
+            "median_deviation_percent": outcome.median_deviation_percent(),
+        });
+    }
+    document
 }
 
 /// Adds the published seconds to rows of the published tests.
@@ -95,19 +112,14 @@ fn cell_json(result: &CellResult, baseline: Option<&CellResult>) -> Value {
     let cell = &result.cell;
     let passes = || result.passes.iter();
     let middle = |figure: fn(&CellPass) -> f64| median(passes().map(figure));
-    let throughput = match result.status {
-        CellStatus::NotBuilt | CellStatus::NotMeasured => None,
-        CellStatus::Measured | CellStatus::Failed => {
-            result.throughput.as_ref().map(|estimate| estimate.median)
-        }
-    };
+    let throughput = result.throughput.map(|estimate| estimate.median);
     let interval = result.throughput.and_then(|estimate| estimate.interval);
     let base = baseline.and_then(|base| base.throughput);
     let verdict = match (&base, &result.throughput) {
         (Some(base), Some(own)) => Some(statistics::compare(base, own)),
         _ => None,
     };
-    json!({
+    let mut document = json!({
         "cell": cell.name(),
         "protocol": cell.protocol,
         "workload": cell.workload.name(),
@@ -139,12 +151,19 @@ fn cell_json(result: &CellResult, baseline: Option<&CellResult>) -> Value {
         "wan_bytes_up": middle(|pass| pass.wan_bytes_up as f64),
         "wan_bytes_down": middle(|pass| pass.wan_bytes_down as f64),
         "wan_round_trips": middle(|pass| f64::from(pass.wan_round_trips)),
+        "ping_before_ms": median(passes().flat_map(|pass| pass.pings_before_ms.iter().copied())),
+        "ping_after_ms": median(passes().flat_map(|pass| pass.pings_after_ms.iter().copied())),
         "foreign_share": middle(|pass| pass.traffic().foreign_share()),
         "retransmitted_share": middle(|pass| pass.traffic().retransmitted_share()),
         "cpu_busy": middle(|pass| pass.cpu_busy),
         "host_limits": result.host_limits,
         "failures": result.failures,
-    })
+    });
+    if let Some(real) = result.real_kb_s {
+        document["real_kB_s"] = json!(real);
+        document["deviation_percent"] = json!(result.deviation_percent());
+    }
+    document
 }
 
 const fn verdict_name(verdict: ComparisonVerdict) -> &'static str {
@@ -153,5 +172,24 @@ const fn verdict_name(verdict: ComparisonVerdict) -> &'static str {
         ComparisonVerdict::Lower => "lower",
         ComparisonVerdict::NoDifference => "none",
         ComparisonVerdict::NotTested => "not-tested",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cells::sample_outcome;
+
+    #[test]
+    fn only_cells_not_built_have_no_throughput() {
+        let document = campaign_json(&sample_outcome(1, "CIFS/T1/30ms/loss=0%/A"));
+        let cells = document["cells"].as_array().expect("cells are a list");
+        for cell in cells {
+            let is_null = cell["throughput_kB_s"].is_null();
+            assert_eq!(is_null, cell["status"] == "not-built", "{cell}");
+        }
+        let left = "CIFS/T1/30ms/loss=0%/A/fec=auto/random-once";
+        assert_eq!(document["cells_left"], json!([left]));
+        assert_eq!(cells.len(), 109);
     }
 }

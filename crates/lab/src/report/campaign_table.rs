@@ -7,10 +7,17 @@ use super::tables::{baseline_of, own_figure, published_figure, tables};
 use crate::cells::{CampaignOutcome, CellResult, CellStatus, FecSetting};
 use host::terminal::{WIDTH, write_wrapped};
 
+/// Sentence at the head of the results of a simulation.
+pub(super) const SIMULATION: &str = "This is a simulation in virtual time: hosts with scripts over our own TCP, and two \
+     engines over the link models. No real server, client or network took part.";
+
 /// Results as text of at most 80 columns.
 #[must_use]
 pub fn campaign_table(outcome: &CampaignOutcome) -> String {
     let mut out = String::new();
+    if outcome.journal.header.is_simulation {
+        write_wrapped(&mut out, SIMULATION);
+    }
     for table in tables(outcome) {
         write_wrapped(&mut out, &table.title);
         let _ = writeln!(
@@ -26,10 +33,37 @@ pub fn campaign_table(outcome: &CampaignOutcome) -> String {
     if let Some(files) = outcome.file_results() {
         out += &super::table(&files);
     }
+    write_deviations(&mut out, outcome);
     for fault in outcome.faults() {
         write_wrapped(&mut out, &format!("NOT IDENTICAL: {fault}"));
     }
     out
+}
+
+/// Simulated and real throughput of the cells that have both.
+fn write_deviations(out: &mut String, outcome: &CampaignOutcome) {
+    let Some(median) = outcome.median_deviation_percent() else {
+        return;
+    };
+    let _ = writeln!(
+        out,
+        "{:<48} {:>9} {:>9} {:>9}",
+        "simulation and real campaign, kB/s", "virtual", "real", "deviation"
+    );
+    for cell in &outcome.cells {
+        if let (Some(own), Some(real), Some(deviation)) =
+            (cell.throughput, cell.real_kb_s, cell.deviation_percent())
+        {
+            let name = cell.cell.name();
+            let _ = writeln!(
+                out,
+                "{name:<48} {:>9.1} {real:>9.1} {deviation:>+8.1}%",
+                own.median
+            );
+        }
+    }
+    let _ = writeln!(out, "median of the absolute deviations: {median:.1} %");
+    let _ = writeln!(out, "{}", "-".repeat(WIDTH));
 }
 
 fn write_cell(out: &mut String, result: &CellResult, baseline: Option<&CellResult>) {

@@ -1,0 +1,418 @@
+//! Execution of a campaign in virtual time: the same cells over two engines and hosts with scripts.
+//!
+//! ```text
+//! for each series that the journal does not have, several at a time:
+//!   link and nodes ─► warm-up ─► empty dictionaries and caches
+//!   for each cell:  pings ─► marker ─► client ─► marker ─► pings      both captures recorded
+//!   read the captures ─► journal
+//! ```
+//! The steps are those of `runner.rs`, and so are the figures' source and their code. A cell's seed
+//! determines everything, so a series runs once, and the order in which series end does not matter.
+//! No machine takes part: nothing is calibrated, and no processor limits a cell.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use capture::{CapturedPacket, TransportHeader};
+use host::kernel;
+use host::progress::ProgressReporter;
+use simulation::{
+    NodeCorrection, NodeSettings, SimulatedSite, SimulatedWorkload, SiteSettings, TappedHeader,
+    TappedPacket, TransferOutcome,
+};
+use vocab::Time;
+
+use super::expansion::{self, CellSeries, PlannedCell};
+use super::journal::{CampaignHeader, CampaignJournal, CellPass, SeriesAttempt};
+use super::pass::{self, contents, workload_of};
+use super::plan::{CellMode, CellPlan, CellWorkload, FecSetting};
+use super::results::CampaignOutcome;
+use super::runner::{choose, summary};
+use super::sizes::{CellSizes, SeriesEstimate};
+use crate::recording::{MarkerEdge, WorkloadMarker};
+use crate::workload::{
+    FileArrival, FileSet, SERIAL_BLOCK_BYTES, TransferDirection, WorkloadKind, WorkloadOutcome,
+    hash,
+};
+
+/// Start of virtual time on the calendar: 2026-01-01 00:00 UTC.
+const START: Duration = Duration::from_secs(1_767_225_600);
+
+/// Echoes before and after a cell, as in the lab.
+const PINGS: usize = 3;
+
+/// Options of a simulation.
+#[derive(Clone, Debug)]
+pub struct SimulationOptions {
+    /// Directory of the journal.
+    pub directory: PathBuf,
+    /// Sizes of the documents.
+    pub sizes: CellSizes,
+    /// Words that choose cells; all when empty.
+    pub cells: Vec<String>,
+    /// Series that run at the same time.
+    pub jobs: usize,
+    /// Directory of a real campaign of the same plan, for comparison.
+    pub real: Option<PathBuf>,
+}
+
+/// Simulates the cells that the journal does not have, and returns the journal.
+///
+/// # Errors
+/// Fails when no cell is chosen or the journal cannot be written, or when it is interrupted. A
+/// series that fails is in the journal with its failure, and the rest goes on.
+pub fn run_simulation(
+    plan: &CellPlan,
+    text: &str,
+    options: &SimulationOptions,
+    progress: &dyn ProgressReporter,
+) -> Result<CampaignJournal> {
+    let all = expansion::expand(plan);
+    let chosen = choose(&all, &options.cells)?;
+    let series: Vec<CellSeries> = expansion::series(plan, &chosen, &all)
+        .into_iter()
+        .filter(|series| is_simulated(&series.cells[0]))
+        .collect();
+    let header = CampaignHeader::of_simulation(text, options.sizes);
+    let mut journal = CampaignJournal::open(&options.directory, &header)?;
+    let mut left: Vec<CellSeries> = series
+        .into_iter()
+        .filter(|series| journal.attempts_of(&series.key).next().is_none())
+        .collect();
+    // The longest first, so that no processor waits for one long series at the end.
+    left.sort_by_key(|series| std::cmp::Reverse(SeriesEstimate::of(plan, series, options.sizes).0));
+    simulate_all(plan, left, options, progress, &mut journal)?;
+    if let Some(directory) = &options.real {
+        let real = CampaignOutcome::read(directory)
+            .with_context(|| format!("reading the real campaign in {}", directory.display()))?;
+        journal.add_real(real.real_figures(options.sizes))?;
+    }
+    Ok(journal)
+}
+
+/// Tells whether the simulation has a script for a cell.
+pub(super) fn is_simulated(cell: &PlannedCell) -> bool {
+    cell.mode != CellMode::Exchange && simulated_workload(cell).is_some()
+}
+
+fn simulated_workload(cell: &PlannedCell) -> Option<SimulatedWorkload> {
+    let CellWorkload::Built(kind) = cell.workload else {
+        return None;
+    };
+    match kind {
+        WorkloadKind::HttpDownload => Some(SimulatedWorkload::HttpDownload),
+        WorkloadKind::FtpDownload => Some(SimulatedWorkload::FtpDownload),
+        WorkloadKind::FtpUpload => Some(SimulatedWorkload::FtpUpload),
+        WorkloadKind::SmbSerialDownload => Some(SimulatedWorkload::SmbSerialDownload {
+            block: SERIAL_BLOCK_BYTES as u32,
+        }),
+        WorkloadKind::SmbDownload | WorkloadKind::SmbUpload | WorkloadKind::SmbOffice => None,
+    }
+}
+
+/// Runs the series on several threads and writes each finished one to the journal.
+fn simulate_all(
+    plan: &CellPlan,
+    left: Vec<CellSeries>,
+    options: &SimulationOptions,
+    progress: &dyn ProgressReporter,
+    journal: &mut CampaignJournal,
+) -> Result<()> {
+    let total = left.len().max(1) as f64;
+    let waiting = Mutex::new(VecDeque::from(left));
+    let next = || {
+        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.pop_front().filter(|_| !kernel::interrupted())
+    };
+    let (finished, results) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..options.jobs.max(1) {
+            let finished = finished.clone();
+            scope.spawn(move || {
+                while let Some(series) = next() {
+                    let attempt = simulate(plan, &series, options.sizes);
+                    if finished.send(attempt).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(finished);
+        let mut done = 0.0;
+        for attempt in results {
+            done += 1.0;
+            progress.step(done / total, &attempt.series);
+            for pass in &attempt.passes {
+                progress.note(&summary(pass));
+            }
+            if let Some(failure) = &attempt.failure {
+                progress.note(&format!("{}: {failure}", attempt.series));
+            }
+            journal.add(attempt)?;
+        }
+        Ok::<(), anyhow::Error>(())
+    })?;
+    if kernel::interrupted() {
+        bail!("interrupted");
+    }
+    Ok(())
+}
+
+/// Runs a series once. The duration of the attempt is virtual time.
+fn simulate(plan: &CellPlan, series: &CellSeries, sizes: CellSizes) -> SeriesAttempt {
+    let mut attempt = SeriesAttempt {
+        series: series.key.clone(),
+        attempt: 1,
+        started: String::new(),
+        took_s: 0.0,
+        passes: Vec::new(),
+        host_limits: Vec::new(),
+        emulator: serde_json::Value::Null,
+        hosts_congestion_control: "client cubic, server cubic (simulated)".to_owned(),
+        failure: None,
+    };
+    if let Err(error) = measure(plan, series, sizes, &mut attempt) {
+        attempt.failure = Some(format!("{error:#}"));
+    }
+    attempt
+}
+
+fn measure(
+    plan: &CellPlan,
+    series: &CellSeries,
+    sizes: CellSizes,
+    attempt: &mut SeriesAttempt,
+) -> Result<()> {
+    let first = &series.cells[0];
+    let name = format!("c{}-r{}-a1", first.index, first.repeat);
+    let workload = simulated_workload(first)
+        .with_context(|| format!("there is no script for {}", first.workload.name()))?;
+    let mut site = SimulatedSite::new(SiteSettings {
+        link: first.settings.config(first.seed)?,
+        nodes: nodes(first),
+        seed: first.seed,
+    })?;
+    if first.mode.has_nodes() {
+        warm_up(plan, first, &mut site)?;
+        site.empty_caches();
+    }
+    site.start_recording();
+    let mut outcomes = Vec::new();
+    for cell in &series.cells {
+        let files = contents(plan, sizes, cell)?;
+        let label = format!("{name}-{}", cell.cache.name());
+        let mark = |edge| {
+            let label = label.clone();
+            WorkloadMarker { edge, label }.payload()
+        };
+        let pings_before_ms = pings(&mut site);
+        site.mark(&mark(MarkerEdge::Begin));
+        let outcome = site.transfer(workload, &shared(&files));
+        site.mark(&mark(MarkerEdge::End));
+        let pings = [pings_before_ms, pings(&mut site)];
+        outcomes.push((cell, label, judged(&files, outcome), files, pings));
+    }
+    attempt.took_s = site.now().since(Time::ZERO).as_secs_f64();
+    let recording = site.take_recording();
+    drop(site);
+    let [client, link] = [recording.client, recording.link]
+        .map(|packets| packets.into_iter().map(captured).collect::<Vec<_>>());
+    for (cell, label, outcome, files, pings) in outcomes {
+        let pass = pass::read(cell, &label, &files, outcome, (&client, &link))?;
+        let [pings_before_ms, pings_after_ms] = pings;
+        attempt.passes.push(CellPass {
+            pings_before_ms,
+            pings_after_ms,
+            ..pass
+        });
+    }
+    Ok(())
+}
+
+/// Round trips of the echoes that come back, in milliseconds.
+fn pings(site: &mut SimulatedSite) -> Vec<f64> {
+    let answered = (0..PINGS).filter_map(|_| site.ping());
+    answered
+        .map(|round_trip| round_trip.as_secs_f64() * 1e3)
+        .collect()
+}
+
+/// Nodes of a cell's mode.
+fn nodes(cell: &PlannedCell) -> Option<NodeSettings> {
+    cell.mode.has_nodes().then(|| NodeSettings {
+        is_accelerated: cell.mode == CellMode::Application,
+        correction: match cell.fec {
+            Some(FecSetting::Off) => NodeCorrection::Off,
+            Some(FecSetting::Auto) | None => NodeCorrection::Auto,
+        },
+    })
+}
+
+fn warm_up(plan: &CellPlan, cell: &PlannedCell, site: &mut SimulatedSite) -> Result<()> {
+    if plan.warm_up.get_ref().is_zero() {
+        return Ok(());
+    }
+    let mut ways = vec![SimulatedWorkload::HttpDownload];
+    if workload_of(cell)?.way() == TransferDirection::Upload {
+        ways.push(SimulatedWorkload::FtpUpload);
+    }
+    for workload in ways {
+        let way = match workload.is_upload() {
+            true => TransferDirection::Upload,
+            false => TransferDirection::Download,
+        };
+        let files = pass::warm_up(plan, cell, way);
+        let outcome = site.transfer(workload, &shared(&files));
+        if let Some(failure) = outcome.failure {
+            bail!("the warm-up failed: {failure}");
+        }
+    }
+    Ok(())
+}
+
+/// The files as the simulation takes them.
+fn shared(files: &FileSet) -> Vec<(String, Bytes)> {
+    files
+        .iter()
+        .map(|(name, content)| (name.to_owned(), Bytes::copy_from_slice(content)))
+        .collect()
+}
+
+/// The outcome with the hashes of what was sent and of what arrived.
+fn judged(files: &FileSet, outcome: TransferOutcome) -> WorkloadOutcome {
+    let arrivals = files.iter().zip(outcome.arrivals);
+    WorkloadOutcome {
+        arrivals: arrivals
+            .map(|((name, content), arrived)| FileArrival {
+                file: name.to_owned(),
+                expected: hash(content),
+                found: arrived.map(|arrived| hash(&arrived)),
+            })
+            .collect(),
+        failure: outcome.failure,
+    }
+}
+
+/// A packet as a capture file gives it.
+fn captured(packet: TappedPacket) -> CapturedPacket {
+    CapturedPacket {
+        at: START + packet.at.since(Time::ZERO),
+        source: packet.source,
+        destination: packet.destination,
+        ip_bytes: packet.ip_bytes,
+        transport: match packet.header {
+            TappedHeader::Tcp {
+                sequence,
+                acknowledgement,
+                flags,
+                payload_bytes,
+            } => TransportHeader::Tcp {
+                sequence,
+                acknowledgement,
+                flags,
+                payload_bytes,
+            },
+            TappedHeader::Udp => TransportHeader::Udp,
+        },
+        is_fragment: false,
+        payload: packet.payload.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report;
+    use host::progress::SilentProgress;
+    use std::path::Path;
+
+    const PLAN: &str = r#"
+        title = "small"
+        seed = 5
+        warm_up = "1s"
+        span = "5s"
+        [[link]]
+        name = "line"
+        settings = "rate=2Mbit"
+        document = "1MB"
+        [[group]]
+        protocol = "CIFS"
+        workload = "smb-serial-download"
+        links = ["line"]
+        one_way_delays = ["30ms"]
+        losses = ["0%", "1%"]
+        modes = ["baseline", "transport", "application"]
+        [[group]]
+        protocol = "HTTP"
+        workload = "http-download"
+        links = ["line"]
+        one_way_delays = ["30ms"]
+        modes = ["baseline", "application"]
+        [[group]]
+        protocol = "FTP"
+        workload = "ftp-upload"
+        links = ["line"]
+        one_way_delays = ["30ms"]
+        modes = ["baseline", "transport"]
+    "#;
+
+    fn simulated(text: &str, directory: &Path, jobs: usize) -> CampaignOutcome {
+        let plan = CellPlan::parse(text).unwrap();
+        let options = SimulationOptions {
+            directory: directory.to_owned(),
+            sizes: CellSizes::of(&plan, false, false),
+            cells: Vec::new(),
+            jobs,
+            real: None,
+        };
+        let journal = run_simulation(&plan, text, &options, &SilentProgress).unwrap();
+        CampaignOutcome::of(journal).unwrap()
+    }
+
+    #[test]
+    fn one_seed_gives_equal_json() {
+        let [one, two] = [1, 2].map(|jobs| {
+            let directory = tempfile::tempdir().unwrap();
+            let outcome = simulated(PLAN, directory.path(), jobs);
+            assert_eq!(outcome.faults(), Vec::<String>::new());
+            serde_json::to_string_pretty(&report::campaign_json(&outcome)).unwrap()
+        });
+        assert!(one == two, "two runs with one seed differ");
+        let directory = tempfile::tempdir().unwrap();
+        let other = PLAN.replace("seed = 5", "seed = 6");
+        let other = report::campaign_json(&simulated(&other, directory.path(), 2));
+        assert_ne!(other.to_string(), one);
+    }
+
+    #[test]
+    fn modes_differ_as_the_path_tells() {
+        let directory = tempfile::tempdir().unwrap();
+        let outcome = simulated(PLAN, directory.path(), 2);
+        let figure = |name: &str| {
+            let cell = outcome
+                .cells
+                .iter()
+                .find(|cell| cell.cell.name().starts_with(name));
+            cell.and_then(|cell| cell.throughput).unwrap().median
+        };
+        // One block of 61,440 bytes in a round trip of 60 ms and its time on the line.
+        let line = 2e6 / 8.0 * 1448.0 / 1500.0;
+        let serial = 61_440.0 / (0.06 + 61_440.0 / line) / 1e3;
+        for mode in ["B", "T"] {
+            let found = figure(&format!("CIFS/line/30ms/loss=0%/{mode}"));
+            // A node's packets have larger headers than TCP.
+            assert!(
+                (found / serial - 1.0).abs() < 0.08,
+                "{mode}: {found} for {serial}"
+            );
+        }
+        let accelerated = figure("CIFS/line/30ms/loss=0%/A");
+        assert!(accelerated > 0.9 * line / 1e3, "{accelerated}");
+        assert!(figure("CIFS/line/30ms/loss=1%/A") > figure("CIFS/line/30ms/loss=1%/B"));
+    }
+}
