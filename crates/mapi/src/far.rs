@@ -24,7 +24,7 @@ use vocab::{FlowSegment, SegmentKind, Time};
 use crate::emsmdb::EMSMDB;
 use crate::frames::HalfFrame;
 use crate::protected::{GatheredBytes, OpenSession, OpenedGatherer, segments};
-use crate::rop::tactics::{CallOutcome, FarOutput, TacticsFar};
+use crate::rop::tactics::{CallOutcome, FarOutput, SessionPlace, TacticsFar};
 use crate::rpc::association::RpcAssociation;
 use crate::rpc::calls::{CallGatherer, GatheredFragment};
 use crate::rpc::cutter::PduCutter;
@@ -46,6 +46,7 @@ pub(crate) struct MapiFarHalf {
     association: RpcAssociation,
     set_up: SecuritySetUp,
     session: Option<ServerSession>,
+    place: SessionPlace,
     mailbox: Option<FarMailbox>,
     /// True if the client has proposed presentation contexts without protecting its calls.
     is_unprotected: bool,
@@ -107,7 +108,7 @@ enum FarState {
 
 impl MapiFarHalf {
     /// A half that has not started.
-    pub(crate) fn new(may_store: bool, delegated: DelegatedKeys) -> Self {
+    pub(crate) fn new(may_store: bool, delegated: DelegatedKeys, place: SessionPlace) -> Self {
         Self {
             state: FarState::Watching,
             is_on: true,
@@ -118,6 +119,7 @@ impl MapiFarHalf {
             association: RpcAssociation::default(),
             set_up: SecuritySetUp::new(delegated),
             session: None,
+            place,
             mailbox: None,
             is_unprotected: true,
             at_server: 0,
@@ -131,10 +133,10 @@ impl MapiFarHalf {
     }
 
     /// A half of a node that does not accelerate MAPI: it lets go at once.
-    pub(crate) fn switched_off() -> Self {
+    pub(crate) fn switched_off(place: SessionPlace) -> Self {
         Self {
             is_on: false,
-            ..Self::new(false, DelegatedKeys::default())
+            ..Self::new(false, DelegatedKeys::default(), place)
         }
     }
 
@@ -267,7 +269,7 @@ impl MapiFarHalf {
         let may_store = !is_private || self.may_store && self.near_may_store;
         self.mailbox = Some(FarMailbox {
             context_id,
-            machine: TacticsFar::new(may_store),
+            machine: TacticsFar::new(may_store, self.place.clone()),
             current: None,
             answers: CallGatherer::default(),
             waiting: None,
@@ -326,7 +328,7 @@ impl MapiFarHalf {
                 Some(FarOutput::ToNear(segment)) => self.send_near(segment.kind, segment.bytes),
                 Some(FarOutput::Close) => self.stop(ReasonCode::VIOLATION),
                 Some(FarOutput::Call { opnum, stub }) => {
-                    if let Some(mailbox) = self.mailbox.as_mut().filter(|_| !self.is_finishing) {
+                    if let Some(mailbox) = &mut self.mailbox {
                         mailbox.waiting = Some((opnum, stub));
                         self.begin_call();
                     }
@@ -390,6 +392,11 @@ impl MapiFarHalf {
             mailbox.machine.answered(self.now, outcome);
         }
         self.drain_machine();
+        self.finish_if_idle();
+    }
+
+    /// The client sends no more: finishes its stream once the machine has no work.
+    fn finish_if_idle(&mut self) {
         if self.is_finishing && self.state != FarState::Gone {
             self.is_finishing = false;
             self.client_finished();
@@ -513,8 +520,15 @@ impl MapiFarHalf {
     }
 
     fn client_finished(&mut self) {
-        let mailbox = self.mailbox.as_ref();
-        if mailbox.is_some_and(|mailbox| mailbox.current.is_some()) {
+        if let Some(mailbox) = &mut self.mailbox {
+            mailbox.machine.finish(self.now);
+        }
+        self.drain_machine();
+        // A call that waits for the end of another one may wait for minutes: it is given up.
+        let is_busy = |mailbox: &FarMailbox| {
+            mailbox.current.is_some() || (mailbox.waiting.is_none() && !mailbox.machine.is_idle())
+        };
+        if self.mailbox.as_ref().is_some_and(is_busy) {
             self.is_finishing = true;
             return;
         }
@@ -578,14 +592,20 @@ impl AcceleratorHalf for MapiFarHalf {
                 self.stop(ReasonCode::VIOLATION);
             }
             AcceleratorInput::WanFinished => self.client_finished(),
+            AcceleratorInput::Woken => {
+                if let Some(mailbox) = &mut self.mailbox {
+                    mailbox.machine.woken(now);
+                }
+                self.drain_machine();
+                self.finish_if_idle();
+            }
             AcceleratorInput::WanSilent(_)
             | AcceleratorInput::Timeout
             | AcceleratorInput::Server(..)
             | AcceleratorInput::ClaimGranted
             | AcceleratorInput::ClaimRevoked
             | AcceleratorInput::ClaimDenied
-            | AcceleratorInput::Content(_)
-            | AcceleratorInput::Woken => {}
+            | AcceleratorInput::Content(_) => {}
         }
     }
 

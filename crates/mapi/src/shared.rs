@@ -1,11 +1,11 @@
-//! The state that all flows of one engine share: the settings, and the ports that endpoint mappers
-//! have named.
+//! The state that all flows of one engine share: the settings, the ports that endpoint mappers have
+//! named, and the sessions that several connections use.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use accelerate::settings::AcceleratorSettings;
-use accelerate::shared::{HalfContext, SharedHandle, SharedState};
+use accelerate::shared::{HalfContext, SharedHandle, SharedInput, SharedOutput, SharedState};
 use accelerate::{AcceleratorHalf, WanEnd};
 use vocab::Time;
 
@@ -15,11 +15,13 @@ use crate::epm_watch::EndpointWatch;
 use crate::far::MapiFarHalf;
 use crate::learnt_ports::LearntPorts;
 use crate::near::MapiNearHalf;
+use crate::rop::tactics::{SessionPlace, SessionTable};
 
 /// The shared state of the accelerator.
 pub(crate) struct MapiState {
     settings: MapiSettings,
     learnt: SharedHandle<LearntPorts>,
+    sessions: SharedHandle<SessionTable>,
 }
 
 impl MapiState {
@@ -28,6 +30,7 @@ impl MapiState {
         Self {
             settings,
             learnt: SharedHandle::new(LearntPorts::default()),
+            sessions: SharedHandle::new(SessionTable::default()),
         }
     }
 }
@@ -44,11 +47,23 @@ impl SharedState for MapiState {
             return Box::new(EndpointWatch::new(half, server.ip(), learnt));
         }
         let may_store = self.settings.may_store_decrypted;
+        let place = SessionPlace::new(self.sessions.clone(), context.flow, server.ip());
         match half {
             WanEnd::Near => Box::new(MapiNearHalf::new(may_store)),
-            WanEnd::Far if !self.settings.is_on => Box::new(MapiFarHalf::switched_off()),
-            WanEnd::Far => Box::new(MapiFarHalf::new(may_store, context.delegated)),
+            WanEnd::Far if !self.settings.is_on => Box::new(MapiFarHalf::switched_off(place)),
+            WanEnd::Far => Box::new(MapiFarHalf::new(may_store, context.delegated, place)),
         }
+    }
+
+    fn handle(&mut self, _: Time, input: SharedInput) {
+        if let SharedInput::FlowEnded(flow) = input {
+            self.sessions.with(|sessions| sessions.ended(flow));
+        }
+    }
+
+    fn poll_output(&mut self) -> Option<SharedOutput> {
+        let flow = self.sessions.with(SessionTable::poll_wake)?;
+        Some(SharedOutput::Wake(flow))
     }
 
     fn serves(&mut self, now: Time, server: SocketAddr) -> bool {

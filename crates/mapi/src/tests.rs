@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use accelerate::credentials::testing::{challenge, log_in};
 use accelerate::credentials::{DelegatedAccounts, DelegatedKeys};
+use accelerate::shared::SharedHandle;
 use accelerate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
 use bytes::Bytes;
 use vocab::{FlowSegment, SeededRandom, SegmentKind, Time};
@@ -15,6 +16,7 @@ use zeroize::Zeroizing;
 use crate::emsmdb::EMSMDB;
 use crate::far::MapiFarHalf;
 use crate::near::MapiNearHalf;
+use crate::rop::tactics::{SessionPlace, SessionTable};
 use crate::rpc::calls::{CallGatherer, GatheredCall, GatheredFragment};
 use crate::rpc::fragments::{CallFrame, unprotected};
 use crate::rpc::ntlm::{MessageOrigin, NtlmProtector};
@@ -29,6 +31,11 @@ const CHALLENGE: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 const CONTEXT: u32 = 79_231;
 /// An interface that is no mailbox's.
 const OTHER: [u8; 16] = [9; 16];
+
+fn place() -> SessionPlace {
+    let table = SharedHandle::new(SessionTable::default());
+    SessionPlace::new(table, 1, [198, 18, 2, 2].into())
+}
 
 /// One end of the WAN: a half, or nothing after it was let go.
 struct WanSide {
@@ -56,7 +63,7 @@ impl HalfPair {
             outcome: None,
         };
         let near = MapiNearHalf::new(may_store);
-        let far = MapiFarHalf::new(may_store, delegated);
+        let far = MapiFarHalf::new(may_store, delegated, place());
         let mut pair = Self {
             sides: [side(Box::new(near)), side(Box::new(far))],
             payload: Vec::new(),
@@ -645,7 +652,7 @@ fn mailbox_calls_reach_the_server_whole_and_answers_come_back() {
 
 #[test]
 fn a_far_node_that_is_switched_off_lets_go() {
-    let mut far = MapiFarHalf::switched_off();
+    let mut far = MapiFarHalf::switched_off(place());
     far.handle(Time::ZERO, AcceleratorInput::Start);
     let outputs: Vec<_> = std::iter::from_fn(|| far.poll_output()).collect();
     let reason = ReasonCode::POLICY;

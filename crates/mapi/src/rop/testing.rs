@@ -1,12 +1,15 @@
 //! Entries for fuzzing, and their good inputs.
 
+use accelerate::shared::SharedHandle;
 use bytes::Bytes;
 use vocab::{FlowSegment, Time};
 
 use super::buffer::RopBuffer;
 use super::request::read_requests;
 use super::response::read_responses;
-use super::tactics::{CallOutcome, FarOutput, NearOutput, TacticsFar, TacticsNear};
+use super::tactics::{
+    CallOutcome, FarOutput, NearOutput, SessionPlace, SessionTable, TacticsFar, TacticsNear,
+};
 use crate::emsmdb::rpc::{CHAIN, RequestEnvelope, RpcRequest, RpcResponse};
 use crate::emsmdb::{ContextHandle, ExtendedFlags, PlainBuffer, connect, lz77, opnum};
 
@@ -97,7 +100,9 @@ pub fn lists(bytes: &[u8]) {
 /// When a machine does not come to rest.
 pub fn machines(bytes: &[u8]) {
     let mut near = TacticsNear::new(true);
-    let mut far = TacticsFar::new(true);
+    let table = SharedHandle::new(SessionTable::default());
+    let place = SessionPlace::new(table, 1, [198, 18, 2, 2].into());
+    let mut far = TacticsFar::new(true, place);
     let mut rest = bytes;
     let mut waiting = Vec::new();
     while let Some((head, more)) = rest.split_first_chunk::<3>() {

@@ -7,6 +7,9 @@
 //! One call is at the server at a time, because a server handles the calls of a session in order,
 //! and so does an association without multiplexing.
 //!
+//! Another connection may use the same session. Before its first call, this machine ends its lanes,
+//! and has the server's answers to all writes ([`super::sessions`]).
+//!
 //! A lane begins where a client reads by itself: at once for the data of an attachment or a body,
 //! for rows and for a transfer, and with the second request of the same bytes for other streams.
 
@@ -22,6 +25,7 @@ use super::super::request::{RequestDetail, RequestRop, read_requests};
 use super::super::response::{ResponseDetail, ResponseList, ResponseTail, read_responses};
 use super::message::{HalfMessage, LaneEnd, LaneId, MessageReader, WriterKind};
 use super::objects::{ObjectRole, ServerObjects, is_clean};
+use super::sessions::{SessionPlace, SessionUse};
 use super::{CALL_FAILED, CONTEXTS_MAX, CallOutcome, HANDLES_MAX, LANE_FIRST, LANE_MAX, LANES_MAX};
 use crate::emsmdb::rpc::{CHAIN, NO_COMPRESSION, RequestEnvelope, RpcRequest, RpcResponse};
 use crate::emsmdb::{ContextHandle, ExtendedFlags, PlainBuffer, opnum, write_chain};
@@ -57,9 +61,10 @@ pub enum FarOutput {
 }
 
 /// See the module documentation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct TacticsFar {
     may_store: bool,
+    place: SessionPlace,
     reader: MessageReader,
     work: VecDeque<FarWork>,
     undos: VecDeque<(ContextHandle, RpcRequest)>,
@@ -80,6 +85,22 @@ struct FarWork {
     call: Option<WorkCall>,
 }
 
+impl FarWork {
+    /// The session whose other work it follows.
+    fn context(&self) -> Option<ContextHandle> {
+        match &self.call {
+            Some(WorkCall::Stub { opnum, stub, .. }) => {
+                let has_context =
+                    !matches!(*opnum, opnum::CONNECT | opnum::CONNECT_EX | opnum::DUMMY);
+                has_context.then(|| ContextHandle::of_stub(stub)).flatten()
+            }
+            Some(WorkCall::Batch { request, .. }) => Some(request.context),
+            Some(WorkCall::Leave { context, .. }) => Some(*context),
+            None => self.ends.first().map(|end| end.lane.context),
+        }
+    }
+}
+
 #[derive(Debug)]
 enum WorkCall {
     Stub {
@@ -91,6 +112,12 @@ enum WorkCall {
         call: u32,
         is_answered: bool,
         request: RpcRequest,
+    },
+    /// The near machine has ended its tactics on a session.
+    Leave {
+        context: ContextHandle,
+        /// Events that the client has not got.
+        events: Bytes,
     },
 }
 
@@ -137,6 +164,12 @@ struct FarContext {
     writers: BTreeSet<u32>,
     /// Events that came with the answer to a call of this machine.
     events: BytesMut,
+    /// Other connections use the session: no tactics begin.
+    is_shared: bool,
+    /// The near machine was asked to end its tactics, and has not answered.
+    is_leaving: bool,
+    /// The last report of [`Self::is_exposed`] to the table of sessions.
+    was_exposed: bool,
 }
 
 #[derive(Debug)]
@@ -157,6 +190,8 @@ struct FarLane {
     is_over: bool,
     /// It cannot be undone.
     is_lost: bool,
+    /// Its next answer is its last one.
+    is_cancelled: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,10 +207,20 @@ enum FarLaneKind {
 impl TacticsFar {
     /// A machine for one connection. User data goes into the dictionary if `may_store`.
     #[must_use]
-    pub fn new(may_store: bool) -> Self {
+    pub fn new(may_store: bool, place: SessionPlace) -> Self {
         Self {
             may_store,
-            ..Self::default()
+            place,
+            reader: MessageReader::default(),
+            work: VecDeque::new(),
+            undos: VecDeque::new(),
+            current: None,
+            contexts: BTreeMap::new(),
+            pace: ReadAheadPace::default(),
+            next_epoch: 0,
+            last_lane: None,
+            is_closed: false,
+            outputs: VecDeque::new(),
         }
     }
 
@@ -196,6 +241,128 @@ impl TacticsFar {
             Err(_) => self.close(),
         }
         self.proceed(now);
+        self.report();
+    }
+
+    /// The table of sessions has woken this connection.
+    pub fn woken(&mut self, now: Time) {
+        if self.is_closed {
+            return;
+        }
+        let place = &self.place;
+        let leaving: Vec<ContextHandle> = self
+            .contexts
+            .iter()
+            .filter(|(context, session)| !session.is_leaving && place.is_leaving(**context))
+            .map(|(context, _)| *context)
+            .collect();
+        for context in leaving {
+            self.begin_to_leave(context);
+        }
+        self.proceed(now);
+        self.report();
+    }
+
+    /// Another connection uses a session: the near machine ends its tactics, and then this one.
+    fn begin_to_leave(&mut self, context: ContextHandle) {
+        let Some(session) = self.contexts.get_mut(&context) else {
+            return;
+        };
+        session.is_shared = true;
+        session.is_leaving = true;
+        session.writers.clear();
+        let current = match self.current {
+            Some(CurrentCall::Ahead {
+                context: of,
+                handle,
+                ..
+            }) if of == context => Some(handle),
+            _ => None,
+        };
+        let mut cancelled = Vec::new();
+        for lane in session.lanes.values_mut() {
+            lane.is_cancelled = true;
+            // The near machine keeps the answers of a transfer, because the server cannot repeat
+            // them, and must not wait for more.
+            if lane.kind == FarLaneKind::Source && current != Some(lane.id.handle) && !lane.is_over
+            {
+                lane.is_over = true;
+                cancelled.push(lane.id);
+            }
+        }
+        for lane in cancelled {
+            self.send(&HalfMessage::Cancel { lane });
+        }
+        self.send(&HalfMessage::Leave { context });
+    }
+
+    /// Tells the table of sessions what only this connection can undo or deliver.
+    fn report(&mut self) {
+        let (work, undos, current) = (&self.work, &self.undos, &self.current);
+        for (context, session) in &mut self.contexts {
+            if session.is_shared {
+                let sources = session.undelivered_sources();
+                self.place.set_sources(*context, &sources);
+            }
+            let is_of = |request: &RpcRequest| request.context == *context;
+            let is_written = |work: &FarWork| match &work.call {
+                Some(WorkCall::Batch {
+                    is_answered: true,
+                    request,
+                    ..
+                }) => is_of(request),
+                _ => false,
+            };
+            let is_under_way = match current {
+                Some(
+                    CurrentCall::Batch {
+                        is_answered: true,
+                        request,
+                        ..
+                    }
+                    | CurrentCall::Undo { request },
+                ) => is_of(request),
+                _ => false,
+            };
+            let is_exposed = session.is_exposed()
+                || is_under_way
+                || undos.iter().any(|(_, request)| is_of(request))
+                || work.iter().any(is_written);
+            if is_exposed != session.was_exposed {
+                session.was_exposed = is_exposed;
+                self.place.set_exposed(*context, is_exposed);
+            }
+        }
+    }
+
+    /// The client sends no more: the machine undoes what the client has not taken.
+    pub fn finish(&mut self, now: Time) {
+        let mut ends = Vec::new();
+        for session in self.contexts.values_mut() {
+            session.writers.clear();
+            for lane in session.lanes.values_mut() {
+                lane.is_cancelled = true;
+                if lane.kind != FarLaneKind::Source && !lane.is_lost {
+                    ends.push(LaneEnd {
+                        lane: lane.id,
+                        delivered: lane.delivered,
+                        is_released: false,
+                    });
+                }
+            }
+        }
+        for end in ends {
+            let ends = vec![end];
+            self.work.push_back(FarWork { ends, call: None });
+        }
+        self.proceed(now);
+        self.report();
+    }
+
+    /// True if no call of the client waits and none is at the server.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.is_closed || (self.current.is_none() && self.work.is_empty() && self.undos.is_empty())
     }
 
     /// Takes the server's answer to the call that is there.
@@ -232,6 +399,7 @@ impl TacticsFar {
             None => self.close(),
         }
         self.proceed(now);
+        self.report();
     }
 
     /// Returns the next action.
@@ -245,6 +413,7 @@ impl TacticsFar {
         let waiting = self.work.iter().map(|work| match &work.call {
             Some(WorkCall::Stub { stub, .. }) => stub.len(),
             Some(WorkCall::Batch { request, .. }) => length_of(&request.buffers),
+            Some(WorkCall::Leave { events, .. }) => events.len(),
             None => 0,
         });
         waiting.sum::<usize>() + self.reader.buffered()
@@ -288,6 +457,14 @@ impl TacticsFar {
                 }),
             }),
             HalfMessage::Declined { ends } => self.work.push_back(FarWork { ends, call: None }),
+            HalfMessage::Left {
+                context,
+                ends,
+                events,
+            } => self.work.push_back(FarWork {
+                ends,
+                call: Some(WorkCall::Leave { context, events }),
+            }),
             HalfMessage::Delivered { lane, count } => {
                 if let Some(session) = self.contexts.get_mut(&lane.context) {
                     session.delivered(lane, count);
@@ -301,6 +478,7 @@ impl TacticsFar {
             | HalfMessage::Cancel { .. }
             | HalfMessage::MayWrite { .. }
             | HalfMessage::MustForward { .. }
+            | HalfMessage::Leave { .. }
             | HalfMessage::Confirmed { .. } => self.close(),
         }
     }
@@ -313,10 +491,13 @@ impl TacticsFar {
                 self.current = Some(CurrentCall::Undo { request });
                 continue;
             }
-            if let Some(work) = self.work.front_mut() {
+            if let Some(place) = self.next_work() {
+                let Some(work) = self.work.get_mut(place) else {
+                    return;
+                };
                 let ends = std::mem::take(&mut work.ends);
                 if ends.is_empty() {
-                    let work = self.work.pop_front().expect("looked at above");
+                    let work = self.work.remove(place).expect("looked at above");
                     self.begin(work);
                 } else {
                     for end in ends {
@@ -325,10 +506,49 @@ impl TacticsFar {
                 }
                 continue;
             }
-            if !self.run_ahead(now) {
+            if self.is_closed || !self.run_ahead(now) {
                 return;
             }
         }
+    }
+
+    /// The place of the first work that need not wait for another connection. Work of one session
+    /// keeps its order.
+    fn next_work(&mut self) -> Option<usize> {
+        let mut waiting: BTreeSet<ContextHandle> = BTreeSet::new();
+        for (place, work) in self.work.iter().enumerate() {
+            let Some(context) = work.context().filter(|context| !context.is_null()) else {
+                return Some(place);
+            };
+            if waiting.contains(&context) {
+                continue;
+            }
+            let is_call = !matches!(work.call, Some(WorkCall::Leave { .. }) | None);
+            let session_use = match is_call {
+                true => self.place.begin(context),
+                false => SessionUse::Alone,
+            };
+            match session_use {
+                SessionUse::Alone => return Some(place),
+                SessionUse::Together => {
+                    if self.contexts.contains_key(&context) || self.contexts.len() < CONTEXTS_MAX {
+                        let session = self.contexts.entry(context).or_default();
+                        session.is_shared = true;
+                        session.failed = self.place.failed(context);
+                        session.events.put_slice(&self.place.take_events(context));
+                    }
+                    return Some(place);
+                }
+                SessionUse::Wait => {
+                    waiting.insert(context);
+                }
+                SessionUse::Lost => {
+                    self.close();
+                    return None;
+                }
+            }
+        }
+        None
     }
 
     fn call_batch(&mut self, request: &RpcRequest) {
@@ -340,12 +560,30 @@ impl TacticsFar {
     fn begin(&mut self, work: FarWork) {
         match work.call {
             None => {}
+            Some(WorkCall::Leave { context, events }) => {
+                let mut undelivered = BytesMut::from(&events[..]);
+                let mut failed = BTreeMap::new();
+                if let Some(session) = self.contexts.get_mut(&context) {
+                    session.is_leaving = false;
+                    undelivered.put_slice(&session.events.split());
+                    failed = session.failed.clone();
+                }
+                self.place.left(context, failed, undelivered.freeze());
+            }
             Some(WorkCall::Stub { call, opnum, stub }) => {
                 let context = ContextHandle::of_stub(&stub);
+                if context.is_some_and(|context| !self.place.sources_elsewhere(context).is_empty())
+                    && matches!(opnum, opnum::RPC | opnum::RPC_EXT2)
+                {
+                    self.close();
+                    return;
+                }
                 if let Some(session) = context.and_then(|context| self.contexts.get_mut(&context)) {
                     match opnum {
                         opnum::DISCONNECT => {
-                            self.contexts.remove(&context.expect("looked at above"));
+                            let context = context.expect("looked at above");
+                            self.contexts.remove(&context);
+                            self.place.disconnected(context);
                         }
                         // It was not read, so it may do anything with any object.
                         opnum::RPC | opnum::RPC_EXT2 => {
@@ -373,6 +611,12 @@ impl TacticsFar {
     fn begin_batch(&mut self, call: u32, is_answered: bool, request: RpcRequest) {
         if !self.contexts.contains_key(&request.context) && self.contexts.len() < CONTEXTS_MAX {
             self.contexts.insert(request.context, FarContext::default());
+        }
+        let elsewhere = self.place.sources_elsewhere(request.context);
+        if !elsewhere.is_empty() && names_any(&request, &elsewhere) {
+            // Another connection has answers of this transfer that the server cannot repeat.
+            self.close();
+            return;
         }
         let session = self.contexts.get_mut(&request.context);
         if let Some(session) = session.filter(|session| !session.failed.is_empty()) {
@@ -418,6 +662,7 @@ impl TacticsFar {
                 self.contexts.get_mut(&request.context),
             ) {
                 session.released(handle);
+                self.place.released(request.context, handle);
             }
         }
         if rops.is_empty() {
@@ -540,13 +785,14 @@ impl TacticsFar {
             for release in requests.iter().filter(|one| one.id == id::RELEASE) {
                 if let Some(handle) = asked.handle(release.index) {
                     session.released(handle);
+                    self.place.released(request.context, handle);
                 }
             }
-            events = session.events.split();
             let (without, own) = without_events(response, &answers, &mut lists);
             response = without;
-            events.put_slice(&own);
-            if is_clean(&lists) && !is_answered {
+            session.events.put_slice(&own);
+            events = session.events_for_near();
+            if is_clean(&lists) && !is_answered && !session.is_shared {
                 promises = session.promises(request, &asked, &requests, &answers, &lists);
             }
         }
@@ -647,6 +893,7 @@ impl TacticsFar {
             expected: ANSWER_GUESS,
             is_over: false,
             is_lost: false,
+            is_cancelled: false,
         };
         session.lanes.insert(handle, lane);
         self.send(&HalfMessage::Promise { lane: id, template });
@@ -727,7 +974,7 @@ impl TacticsFar {
             .observe(&lane.requests, &lane.asked, &answers);
         let moved = moved_by(&lists);
         lane.is_lost |= !is_clean(&lists);
-        lane.is_over = lane.is_lost || is_last(&lists);
+        lane.is_over = lane.is_lost || lane.is_cancelled || is_last(&lists);
         if let FarLaneKind::Stream { position } = &mut lane.kind {
             *position = position.saturating_add(moved);
         }
@@ -737,8 +984,8 @@ impl TacticsFar {
         lane.undelivered += bytes;
         lane.expected = bytes;
         let is_last = lane.is_over;
-        let mut events = session.events.split();
-        events.put_slice(&own);
+        session.events.put_slice(&own);
+        let events = session.events_for_near();
         self.send(&HalfMessage::Ahead {
             lane: id,
             is_last,
@@ -774,6 +1021,29 @@ impl FarContext {
         if lane.is_over && lane.amounts.is_empty() && !lane.is_lost {
             self.lanes.remove(&id.handle);
         }
+    }
+
+    /// The events that the client gets next. While the session leaves this connection, events wait
+    /// for the connection that makes its next call.
+    fn events_for_near(&mut self) -> BytesMut {
+        match self.is_leaving {
+            true => BytesMut::new(),
+            false => self.events.split(),
+        }
+    }
+
+    /// True if something was done ahead that only this connection can undo, or may be done.
+    fn is_exposed(&self) -> bool {
+        !self.writers.is_empty() || !self.lanes.is_empty() || !self.failed.is_empty()
+    }
+
+    /// Transfers of which the client has still to take answers.
+    fn undelivered_sources(&self) -> BTreeSet<u32> {
+        let lanes = self.lanes.values();
+        lanes
+            .filter(|lane| lane.kind == FarLaneKind::Source && !lane.amounts.is_empty())
+            .map(|lane| lane.id.handle)
+            .collect()
     }
 
     fn released(&mut self, handle: u32) {
@@ -918,7 +1188,7 @@ impl FarContext {
 
 impl FarLane {
     fn has_room(&self) -> bool {
-        !self.is_over && self.undelivered < self.limit
+        !self.is_over && !self.is_cancelled && self.undelivered < self.limit
     }
 
     /// The call that moves the cursor back by so much.
@@ -955,6 +1225,17 @@ impl FarLane {
 
 fn length_of(buffers: &[PlainBuffer]) -> usize {
     buffers.iter().map(|one| one.bytes.len()).sum()
+}
+
+/// True if a request names one of these objects, or cannot be read.
+fn names_any(request: &RpcRequest, handles: &BTreeSet<u32>) -> bool {
+    request
+        .buffers
+        .iter()
+        .any(|one| match RopBuffer::read(&one.bytes) {
+            Ok(buffer) => buffer.handles.iter().any(|handle| handles.contains(handle)),
+            Err(_) => true,
+        })
 }
 
 /// The ROPs of a request with one buffer, all of which are known.

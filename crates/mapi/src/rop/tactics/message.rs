@@ -32,6 +32,7 @@ const BATCH: u8 = 33;
 const DELIVERED: u8 = 34;
 const RECEIVED: u8 = 35;
 const DECLINED: u8 = 36;
+const LEFT: u8 = 37;
 const STUB_ANSWER: u8 = 48;
 const FAULT: u8 = 49;
 const BATCH_ANSWER: u8 = 50;
@@ -41,6 +42,7 @@ const CANCEL: u8 = 53;
 const MAY_WRITE: u8 = 54;
 const MUST_FORWARD: u8 = 55;
 const CONFIRMED: u8 = 56;
+const LEAVE: u8 = 57;
 
 /// A frame that the other machine cannot have sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -102,6 +104,13 @@ pub(super) enum HalfMessage {
     Received { bytes: u64 },
     /// Lanes end without a call.
     Declined { ends: Vec<LaneEnd> },
+    /// The near machine has ended its tactics on a session. Lanes end with it, and the events that
+    /// it has not delivered go back.
+    Left {
+        context: ContextHandle,
+        ends: Vec<LaneEnd>,
+        events: Bytes,
+    },
     /// The answer to a call, as it is.
     StubAnswer { call: u32, outcome: CallOutcome },
     /// The answer to a call with ROPs, without its events.
@@ -131,6 +140,8 @@ pub(super) enum HalfMessage {
     MustForward { context: ContextHandle, handle: u32 },
     /// The server has answered a call that the near machine had answered.
     Confirmed { call: u32, events: Bytes },
+    /// Another connection uses the session: the near machine ends its tactics on it.
+    Leave { context: ContextHandle },
 }
 
 impl HalfMessage {
@@ -204,6 +215,16 @@ impl BodyWriter {
                 self.ends(ends);
                 DECLINED
             }
+            HalfMessage::Left {
+                context,
+                ends,
+                events,
+            } => {
+                self.fields.bytes(&context.0);
+                self.ends(ends);
+                self.bulk(events, &[]);
+                LEFT
+            }
             HalfMessage::StubAnswer { call, outcome } => {
                 self.fields.u32(*call);
                 match outcome {
@@ -268,6 +289,10 @@ impl BodyWriter {
                 self.fields.u32(*call);
                 self.bulk(events, &[]);
                 CONFIRMED
+            }
+            HalfMessage::Leave { context } => {
+                self.fields.bytes(&context.0);
+                LEAVE
             }
         }
     }
@@ -496,6 +521,11 @@ impl BodyReader<'_> {
                 bytes: self.fields.u64()?,
             },
             DECLINED => HalfMessage::Declined { ends: self.ends()? },
+            LEFT => HalfMessage::Left {
+                context: self.context()?,
+                ends: self.ends()?,
+                events: self.bulk()?,
+            },
             STUB_ANSWER => HalfMessage::StubAnswer {
                 call: self.fields.u32()?,
                 outcome: CallOutcome::Response(self.bulk()?),
@@ -536,6 +566,9 @@ impl BodyReader<'_> {
             CONFIRMED => HalfMessage::Confirmed {
                 call: self.fields.u32()?,
                 events: self.bulk()?,
+            },
+            LEAVE => HalfMessage::Leave {
+                context: self.context()?,
             },
             _ => return Err(MessageError),
         };

@@ -1,9 +1,9 @@
 //! The tactics: two machines, one beside the client and one beside the server.
 //!
 //! ```text
-//!  client call ─► TacticsNear ─ Stub, Batch, Delivered, Received, Declined ─► TacticsFar ─► server call
-//!  answer     ◄─             ◄─ StubAnswer, BatchAnswer, Confirmed         ─            ◄─ answer
-//!                            ◄─ Promise, Ahead, Cancel, MayWrite           ─
+//!  client call ─► TacticsNear ─ Stub, Batch, Delivered, Received, Declined, Left ─► TacticsFar ─► server call
+//!  answer     ◄─             ◄─ StubAnswer, BatchAnswer, Confirmed               ─            ◄─ answer
+//!                            ◄─ Promise, Ahead, Cancel, MayWrite, Leave          ─
 //! ```
 //! - **Lanes** read ahead. A client reads a stream, the rows of a table and a fast transfer by the
 //!   same request again and again. The far machine repeats that request at the server and sends the
@@ -18,6 +18,10 @@
 //! - **Events** (RopNotify, RopPending) that arrive with an answer of a lane are appended to the
 //!   client's next answer, in the server's order.
 //!
+//! - **One connection**: tactics are for sessions that one connection uses. [`SessionTable`] knows the
+//!   connections of each session, and has the first one end its tactics before the second one's first
+//!   call is at the server.
+//!
 //! The client's calls of one session are handled one at a time. The far machine has one call at the
 //! server at a time, and prefers the client's calls to its own.
 
@@ -25,11 +29,13 @@ mod far;
 mod message;
 mod near;
 mod objects;
+mod sessions;
 #[cfg(test)]
 mod tests;
 
 pub use far::{FarOutput, TacticsFar};
 pub use near::{NearOutput, TacticsNear};
+pub use sessions::{SessionPlace, SessionTable};
 
 use bytes::Bytes;
 

@@ -372,13 +372,39 @@ impl TacticsNear {
                     self.proceed(context);
                 }
             }
+            HalfMessage::Leave { context } => self.leave(context),
             HalfMessage::Stub { .. }
             | HalfMessage::Batch { .. }
             | HalfMessage::Delivered { .. }
             | HalfMessage::Received { .. }
+            | HalfMessage::Left { .. }
             | HalfMessage::Declined { .. } => return Err(MessageError),
         }
         Ok(())
+    }
+
+    /// Ends the tactics on a session, except that the client still takes the answers of transfers.
+    fn leave(&mut self, context: ContextHandle) {
+        let mut ends = Vec::new();
+        let mut events = BytesMut::new();
+        if let Some(session) = self.contexts.get_mut(&context) {
+            for event in session.events.drain(..) {
+                events.put_slice(&event);
+            }
+            session.writers.clear();
+            let ended = session.end_lanes(|lane| match lane.kind {
+                LaneKind::Stream | LaneKind::Table => LaneEffect::Rewind,
+                LaneKind::Source => LaneEffect::None,
+            });
+            ends = ended.unwrap_or_default();
+            session.stop_waiting_for_ended_lane();
+        }
+        self.send(&HalfMessage::Left {
+            context,
+            ends,
+            events: events.freeze(),
+        });
+        self.proceed(context);
     }
 
     /// The server has answered the call that the session waited for.
@@ -485,12 +511,8 @@ impl TacticsNear {
         if let Ok(ends) = tables
             && !ends.is_empty()
         {
-            let session = self.contexts.get_mut(&context);
-            if let Some(session) = session
-                && let Some(NearWait::Lane(handle)) = session.waiting
-                && !session.lanes.contains_key(&handle)
-            {
-                session.waiting = None;
+            if let Some(session) = self.contexts.get_mut(&context) {
+                session.stop_waiting_for_ended_lane();
             }
             self.send(&HalfMessage::Declined { ends });
             self.proceed(context);
@@ -703,6 +725,14 @@ impl NearContext {
             self.lanes.remove(&handle);
         }
         Some(delivered)
+    }
+
+    fn stop_waiting_for_ended_lane(&mut self) {
+        if let Some(NearWait::Lane(handle)) = self.waiting
+            && !self.lanes.contains_key(&handle)
+        {
+            self.waiting = None;
+        }
     }
 
     /// Ends the lanes on which a call has an effect.

@@ -6,12 +6,15 @@ mod server;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use accelerate::shared::SharedHandle;
 use bytes::{BufMut, Bytes, BytesMut};
 use vocab::{FlowSegment, Time};
 
 use super::super::buffer::{NO_HANDLE, RopBuffer};
 use super::super::id;
-use super::{CallOutcome, FarOutput, NearOutput, TacticsFar, TacticsNear};
+use super::{
+    CallOutcome, FarOutput, NearOutput, SessionPlace, SessionTable, TacticsFar, TacticsNear,
+};
 use crate::emsmdb::rpc::{CHAIN, RequestEnvelope, RpcRequest, RpcResponse};
 use crate::emsmdb::{ContextHandle, ExtendedFlags, PlainBuffer};
 use server::{MailServer, TOO_BIG, strip_events};
@@ -71,17 +74,23 @@ struct WanDirection {
     bytes: usize,
 }
 
-/// The machines, the WAN between them and the server.
+/// The machines of one connection, and the WAN between them.
+struct MachinePair {
+    near: TacticsNear,
+    far: TacticsFar,
+    up: WanDirection,
+    down: WanDirection,
+}
+
+/// The connections of a client, and the server.
 struct TacticsWorld {
     now: Time,
     delay: Duration,
     /// Bytes a second; none is without limit.
     rate: Option<f64>,
-    near: TacticsNear,
-    far: TacticsFar,
+    pairs: Vec<MachinePair>,
+    sessions: SharedHandle<SessionTable>,
     server: MailServer,
-    up: WanDirection,
-    down: WanDirection,
     answers: BTreeMap<u64, CallOutcome>,
     next_call: u64,
     /// Calls that the server answers with a fault.
@@ -90,75 +99,107 @@ struct TacticsWorld {
 
 impl TacticsWorld {
     fn new(server: MailServer, delay: Duration, rate: Option<f64>) -> Self {
-        Self {
+        let mut world = Self {
             now: Time::ZERO,
             delay,
             rate,
-            near: TacticsNear::new(true),
-            far: TacticsFar::new(true),
+            pairs: Vec::new(),
+            sessions: SharedHandle::new(SessionTable::default()),
             server,
-            up: WanDirection::default(),
-            down: WanDirection::default(),
             answers: BTreeMap::new(),
             next_call: 0,
             faults: VecDeque::new(),
-        }
+        };
+        world.connect();
+        world
+    }
+
+    /// Opens one more connection, and returns its place.
+    fn connect(&mut self) -> usize {
+        let flow = self.pairs.len();
+        let server = [198, 18, 2, 2].into();
+        let place = SessionPlace::new(self.sessions.clone(), flow as u64, server);
+        self.pairs.push(MachinePair {
+            near: TacticsNear::new(true),
+            far: TacticsFar::new(true, place),
+            up: WanDirection::default(),
+            down: WanDirection::default(),
+        });
+        flow
     }
 
     fn drain(&mut self) {
         loop {
-            if let Some(output) = self.near.poll_output() {
-                match output {
-                    NearOutput::Answer { call, outcome } => {
-                        self.answers.insert(call, outcome);
-                    }
-                    NearOutput::ToFar(segment) => {
-                        send(&mut self.up, self.now, self.delay, self.rate, segment);
-                    }
-                    NearOutput::Close => panic!("the near machine closed"),
-                }
-                continue;
+            let drained: Vec<bool> = (0..self.pairs.len())
+                .map(|at| self.drain_pair(at))
+                .collect();
+            let woken = self.sessions.with(SessionTable::poll_wake);
+            if let Some(flow) = woken {
+                self.pairs[flow as usize].far.woken(self.now);
             }
-            let Some(output) = self.far.poll_output() else {
+            if woken.is_none() && !drained.contains(&true) {
                 return;
-            };
-            match output {
-                FarOutput::Call { opnum, stub } => {
-                    let answer = self.server.call(opnum, &stub);
-                    let outcome = match self.faults.front() == Some(&self.server.calls) {
-                        true => CallOutcome::Fault(5),
-                        false => CallOutcome::Response(answer),
-                    };
-                    self.far.answered(self.now, outcome);
-                }
-                FarOutput::ToNear(segment) => {
-                    send(&mut self.down, self.now, self.delay, self.rate, segment);
-                }
-                FarOutput::Close => panic!("the far machine closed"),
             }
         }
+    }
+
+    /// Handles the next output of a connection's machines.
+    fn drain_pair(&mut self, at: usize) -> bool {
+        let (now, delay, rate) = (self.now, self.delay, self.rate);
+        let pair = &mut self.pairs[at];
+        if let Some(output) = pair.near.poll_output() {
+            match output {
+                NearOutput::Answer { call, outcome } => {
+                    self.answers.insert(call, outcome);
+                }
+                NearOutput::ToFar(segment) => send(&mut pair.up, now, delay, rate, segment),
+                NearOutput::Close => panic!("the near machine closed"),
+            }
+            return true;
+        }
+        let Some(output) = pair.far.poll_output() else {
+            return false;
+        };
+        match output {
+            FarOutput::Call { opnum, stub } => {
+                let answer = self.server.call(opnum, &stub);
+                let outcome = match self.faults.front() == Some(&self.server.calls) {
+                    true => CallOutcome::Fault(5),
+                    false => CallOutcome::Response(answer),
+                };
+                pair.far.answered(now, outcome);
+            }
+            FarOutput::ToNear(segment) => send(&mut pair.down, now, delay, rate, segment),
+            FarOutput::Close => panic!("the far machine closed"),
+        }
+        true
     }
 
     /// Delivers the next segment, if it arrives before `until`.
     fn step(&mut self, until: Option<Time>) -> bool {
         self.drain();
-        let up = self.up.queue.front().map(|(at, _)| *at);
-        let down = self.down.queue.front().map(|(at, _)| *at);
-        let Some(at) = up.into_iter().chain(down).min() else {
+        let arrival = |direction: &WanDirection| direction.queue.front().map(|(at, _)| *at);
+        let next = self.pairs.iter().enumerate().flat_map(|(place, pair)| {
+            let up = arrival(&pair.up).map(|at| (at, place, true));
+            up.into_iter()
+                .chain(arrival(&pair.down).map(|at| (at, place, false)))
+        });
+        let Some((at, place, is_up)) = next.min_by_key(|(at, ..)| *at) else {
             return false;
         };
         if until.is_some_and(|until| at > until) {
             return false;
         }
         self.now = self.now.max(at);
-        if up == Some(at) {
-            let (_, segment) = self.up.queue.pop_front().unwrap();
-            assert!(self.far.takes(&segment));
-            self.far.segment(self.now, segment);
+        let pair = &mut self.pairs[place];
+        if is_up {
+            let (_, segment) = pair.up.queue.pop_front().unwrap();
+            assert!(pair.far.takes(&segment));
+            pair.far.segment(self.now, segment);
         } else {
-            let (_, segment) = self.down.queue.pop_front().unwrap();
-            assert!(self.near.takes(&segment));
-            self.near.segment(self.now, segment);
+            let (_, segment) = pair.down.queue.pop_front().unwrap();
+            assert!(pair.near.takes(&segment));
+            pair.near.segment(self.now, segment);
         }
         self.drain();
         true
@@ -173,17 +214,32 @@ impl TacticsWorld {
 
     /// Calls, and waits for the answer.
     fn call(&mut self, request: &RpcRequest) -> RpcResponse {
-        let opnum = request.envelope.opnum();
+        self.call_on(0, request)
+    }
+
+    /// Calls on one of the connections, and waits for the answer.
+    fn call_on(&mut self, pair: usize, request: &RpcRequest) -> RpcResponse {
+        let call = self.begin_on(pair, request);
+        self.finish_call(call, request)
+    }
+
+    fn begin_on(&mut self, pair: usize, request: &RpcRequest) -> u64 {
         let call = self.next_call;
         self.next_call += 1;
-        self.near.call(self.now, call, opnum, request.write());
+        let opnum = request.envelope.opnum();
+        let near = &mut self.pairs[pair].near;
+        near.call(self.now, call, opnum, request.write());
         self.drain();
+        call
+    }
+
+    fn finish_call(&mut self, call: u64, request: &RpcRequest) -> RpcResponse {
         loop {
             if let Some(outcome) = self.answers.remove(&call) {
                 let CallOutcome::Response(stub) = outcome else {
                     panic!("the call failed");
                 };
-                return RpcResponse::read(opnum, &stub).unwrap();
+                return RpcResponse::read(request.envelope.opnum(), &stub).unwrap();
             }
             assert!(self.step(None), "the call has no answer");
         }
@@ -524,12 +580,10 @@ fn stream_data_crosses_as_payload() {
     let mut world = TacticsWorld::new(server_with(100_000), Duration::from_millis(50), None);
     let [.., stream] = open(&mut world, generation);
     let request = generation.request(&[read_stream(0, 30_000)], &[stream]);
-    let opnum = request.envelope.opnum();
-    world.near.call(world.now, 99, opnum, request.write());
-    world.drain();
+    world.begin_on(0, &request);
     let mut payload = BytesMut::new();
     loop {
-        for (_, segment) in &world.down.queue {
+        for (_, segment) in &world.pairs[0].down.queue {
             if segment.kind == vocab::SegmentKind::Payload {
                 payload.put_slice(&segment.bytes);
             }
@@ -540,4 +594,122 @@ fn stream_data_crosses_as_payload() {
     }
     assert!(!payload.is_empty());
     assert_eq!(payload, world.server.contents[&1000][..payload.len()]);
+}
+
+#[test]
+fn second_connection_reads_on_where_the_first_stopped() {
+    for generation in [
+        ClientGeneration::Xp,
+        ClientGeneration::Single,
+        ClientGeneration::Chained,
+    ] {
+        const LENGTH: usize = 3_000_000;
+        let mut world =
+            TacticsWorld::new(server_with(LENGTH), Duration::from_millis(50), Some(OC1));
+        let second = world.connect();
+        let [.., stream] = open(&mut world, generation);
+        let request = generation.request(&[read_stream(0, 30_000)], &[stream]);
+        let mut data = Vec::new();
+        for place in [0, 0, 0, second, 0, second, second] {
+            data.extend(data_of(&world.call_on(place, &request)));
+        }
+        assert!(world.pairs[0].near.answered() > 0, "{generation:?}");
+        let answered = world.pairs[0].near.answered();
+        while data.len() < LENGTH {
+            let more = data_of(&world.call_on(second, &request));
+            assert!(!more.is_empty());
+            data.extend(more);
+        }
+        assert_eq!(data, world.server.contents[&1000], "{generation:?}");
+        assert_eq!(world.pairs[0].near.answered(), answered);
+        assert_eq!(world.pairs[second].near.answered(), 0);
+    }
+}
+
+#[test]
+fn second_connection_saves_what_the_first_has_written() {
+    let generation = ClientGeneration::Single;
+    let delay = Duration::from_millis(50);
+    let mut world = TacticsWorld::new(MailServer::new(), delay, Some(OC1));
+    let second = world.connect();
+    let store = world.rops(generation, &[logon()], &[NO_HANDLE]).handles[0];
+    let rops = [
+        create_message(0, 1),
+        vec![id::CREATE_ATTACHMENT, 0, 1, 2],
+        open_stream(2, 3, 2),
+    ];
+    let opened = world.rops(generation, &rops, &[store, NO_HANDLE, NO_HANDLE, NO_HANDLE]);
+    let [_, message, attachment, stream] = opened.handles[..] else {
+        panic!("four handles");
+    };
+    let data = noise(2_000_000);
+    for chunk in data.chunks(31_000) {
+        world.rops(generation, &[write_stream(0, chunk)], &[stream]);
+    }
+    let rops = [
+        plain(id::COMMIT_STREAM, 0),
+        plain(id::RELEASE, 0),
+        save(id::SAVE_CHANGES_ATTACHMENT, 1),
+        save(id::SAVE_CHANGES_MESSAGE, 2),
+    ];
+    let request = generation.request(&rops, &[stream, attachment, message]);
+    let answer = world.call_on(second, &request);
+    let saved = RopBuffer::read(&answer.buffers[0].bytes).unwrap();
+    assert_eq!(saved.rops[2..6], [0; 4]);
+    assert!(world.server.contents.values().any(|sent| *sent == data));
+}
+
+#[test]
+fn write_that_failed_fails_on_every_connection() {
+    let generation = ClientGeneration::Single;
+    let mut server = MailServer::new();
+    server.stream_max = 50_000;
+    let mut world = TacticsWorld::new(server, Duration::from_millis(50), None);
+    let second = world.connect();
+    let store = world.rops(generation, &[logon()], &[NO_HANDLE]).handles[0];
+    let rops = [
+        create_message(0, 1),
+        vec![id::CREATE_ATTACHMENT, 0, 1, 2],
+        open_stream(2, 3, 2),
+    ];
+    let opened = world.rops(generation, &rops, &[store, NO_HANDLE, NO_HANDLE, NO_HANDLE]);
+    let message = opened.handles[1];
+    let stream = opened.handles[3];
+    for _ in 0..4 {
+        world.rops(generation, &[write_stream(0, &[7; 30_000])], &[stream]);
+    }
+    let request = generation.request(&[save(id::SAVE_CHANGES_MESSAGE, 0)], &[message]);
+    for place in [second, 0] {
+        let answer = world.call_on(place, &request);
+        let answer = RopBuffer::read(&answer.buffers[0].bytes).unwrap();
+        assert_eq!(answer.rops[2..6], TOO_BIG.to_le_bytes());
+    }
+    assert_eq!(world.server.saved, 0);
+}
+
+#[test]
+fn client_that_ends_leaves_the_servers_cursor() {
+    let generation = ClientGeneration::Single;
+    const LENGTH: usize = 1_000_000;
+    let delay = Duration::from_millis(50);
+    let mut world = TacticsWorld::new(server_with(LENGTH), delay, Some(OC1));
+    let second = world.connect();
+    let [.., stream] = open(&mut world, generation);
+    let request = generation.request(&[read_stream(0, 30_000)], &[stream]);
+    let mut data = Vec::new();
+    for _ in 0..3 {
+        data.extend(data_of(&world.call(&request)));
+    }
+    let deliveries = Duration::from_millis(200);
+    world.wait(deliveries);
+    world.pairs[0].far.finish(world.now);
+    world.drain();
+    assert!(world.pairs[0].far.is_idle());
+    world.sessions.with(|sessions| sessions.ended(0));
+    while data.len() < LENGTH {
+        let more = data_of(&world.call_on(second, &request));
+        assert!(!more.is_empty());
+        data.extend(more);
+    }
+    assert_eq!(data, world.server.contents[&1000]);
 }

@@ -44,6 +44,8 @@ struct ModelClient {
     generation: ClientGeneration,
     store: u32,
     objects: Vec<(u32, ModelRole)>,
+    /// Transfers, also those that are released.
+    sources: Vec<u32>,
 }
 
 impl ModelClient {
@@ -151,8 +153,9 @@ fn read(response: &RpcResponse) -> (Vec<RopBuffer>, Vec<u32>) {
     (buffers.collect(), events)
 }
 
-/// Runs one seed; returns how many of the client's calls were answered here.
-fn run(seed: u64) -> u64 {
+/// Runs one seed with so many connections of one session; returns how many of the client's calls
+/// were answered here.
+fn run(seed: u64, connections: usize) -> u64 {
     let mut random = SeededRandom::from_seed(seed);
     let generation = match random.next_u64() % 3 {
         0 => ClientGeneration::Xp,
@@ -165,40 +168,60 @@ fn run(seed: u64) -> u64 {
     let rate = random.next_u64().is_multiple_of(2).then_some(1_000_000.0);
     let far = server(&mut SeededRandom::from_seed(start));
     let mut world = TacticsWorld::new(far, delay, rate);
-    let mut ask = |world: &mut TacticsWorld, request: &RpcRequest, pause: u64| -> RopBuffer {
-        let opnum = request.envelope.opnum();
-        let stub: Bytes = direct.call(opnum, &request.write());
-        let expected = RpcResponse::read(opnum, &stub).unwrap();
-        world.wait(Duration::from_millis(pause));
-        let given = world.call(request);
-        let (expected, _) = read(&expected);
-        let (given, events) = read(&given);
-        assert_eq!(given, expected, "seed {seed}");
-        SEEN.with_borrow_mut(|seen| seen.extend(events));
-        expected[0].clone()
-    };
+    for _ in 1..connections {
+        world.connect();
+    }
+    let mut ask =
+        |world: &mut TacticsWorld, pair: usize, request: &RpcRequest, pause: u64| -> RopBuffer {
+            let opnum = request.envelope.opnum();
+            let stub: Bytes = direct.call(opnum, &request.write());
+            let expected = RpcResponse::read(opnum, &stub).unwrap();
+            world.wait(Duration::from_millis(pause));
+            let given = world.call_on(pair, request);
+            let (expected, _) = read(&expected);
+            let (given, events) = read(&given);
+            assert_eq!(given, expected, "seed {seed}");
+            SEEN.with_borrow_mut(|seen| seen.extend(events));
+            expected[0].clone()
+        };
     SEEN.with_borrow_mut(Vec::clear);
     let request = generation.request(&[logon()], &[NO_HANDLE]);
-    let store = ask(&mut world, &request, 0).handles[0];
+    let store = ask(&mut world, 0, &request, 0).handles[0];
     let mut client = ModelClient {
         random,
         generation,
         store,
         objects: Vec::new(),
+        sources: Vec::new(),
     };
-    for _ in 0..CALLS {
+    // The other connections begin to be used at a random call.
+    let alone = match connections {
+        1 => CALLS,
+        _ => client.below(CALLS as u64) as usize,
+    };
+    for number in 0..CALLS {
+        let random_pair = client.below(connections as u64) as usize;
         let (rops, handles, opened) = client.next();
+        // A transfer stays in the connection that has its answers.
+        let is_transfer = handles.iter().any(|handle| client.sources.contains(handle));
+        let pair = match number < alone || is_transfer {
+            true => 0,
+            false => random_pair,
+        };
         let pause = match client.below(3) {
             0 => 0,
             _ => client.below(300),
         };
         let request = client.generation.request(&rops, &handles);
-        let answer = ask(&mut world, &request, pause);
+        let answer = ask(&mut world, pair, &request, pause);
         let handle = *answer.handles.last().unwrap();
         if let Some(role) = opened
             && handle != NO_HANDLE
         {
             client.objects.push((handle, role));
+            if matches!(role, ModelRole::Source(_)) {
+                client.sources.push(handle);
+            }
         }
     }
     world.wait(Duration::from_secs(10));
@@ -207,7 +230,7 @@ fn run(seed: u64) -> u64 {
         assert!(in_order, "seed {seed}: events {seen:?}");
     });
     assert_eq!(world.server.contents, direct.contents, "seed {seed}");
-    world.near.answered()
+    world.pairs.iter().map(|pair| pair.near.answered()).sum()
 }
 
 thread_local! {
@@ -216,15 +239,22 @@ thread_local! {
 
 #[test]
 fn random_calls_get_the_direct_answers() {
-    let answered: u64 = (0..100).map(run).sum();
+    let answered: u64 = (0..100).map(|seed| run(seed, 1)).sum();
     // Most of the calls go on reading or writing.
     assert!(answered > 100 * CALLS as u64 / 4, "{answered} answered");
+}
+
+#[test]
+fn random_calls_on_two_connections_get_direct_answers() {
+    let answered: u64 = (0..50).map(|seed| run(seed, 2)).sum();
+    assert!(answered > 0);
 }
 
 #[test]
 #[ignore = "takes minutes"]
 fn random_calls_get_the_direct_answers_long() {
     for seed in 100..2100 {
-        run(seed);
+        run(seed, 1);
+        run(seed, 2);
     }
 }
