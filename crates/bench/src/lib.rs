@@ -2,7 +2,7 @@
 //!
 //! [`sessions`] measures two sessions, in virtual time and between two nodes; [`reduction`]
 //! measures data reduction; [`smb`] clients of file shares with and without a pair of nodes;
-//! [`http`] a browser and other web clients;
+//! [`http`] a browser and other web clients; [`mapi`] mail clients;
 //! [`peers`] the emulator in comparison with the kernel's shaper and policer; [`labelled`] the
 //! diagnosis on the kernel's policers and shapers; [`known_links`] the turn-up tester on links with
 //! known figures.
@@ -12,7 +12,11 @@
 pub mod http;
 pub mod known_links;
 pub mod labelled;
+pub mod lanes;
+pub mod lines;
+pub mod mapi;
 pub mod peers;
+pub mod reasons;
 pub mod reduction;
 pub mod sessions;
 pub mod smb;

@@ -2,7 +2,8 @@
 
     server.py --listen 10.20.0.2 --accounts accounts.json --mailbox mailbox.json --journal journal.jsonl
 
-Prints one JSON line with its ports when it is ready, and serves until its standard input ends.
+Prints one JSON line with its ports when it is ready, and serves until its standard input ends, or with
+--ignore-input until it gets a signal.
 
 accounts: [{"user": "reader", "password": "...", "domain": "LAB"}]
 mailbox:  {"folders": [{"name": "Inbox", "messages": 500, "body_bytes": 1200}],
@@ -51,6 +52,7 @@ def parse(arguments):
     parser.add_argument("--host", default="mail", help="the server's own name")
     parser.add_argument("--mailbox", help="a JSON description of folders and attachments")
     parser.add_argument("--journal", help="a file that gets a line for each message stored")
+    parser.add_argument("--ignore-input", action="store_true", help="serves until it gets a signal")
     parser.add_argument("--verbose", action="store_true", help="says on standard error what is refused")
     return parser.parse_args(arguments)
 
@@ -90,7 +92,8 @@ def main():
         rpc_server.serve(sock, offered, credentials, log)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print(json.dumps({"ready": True, "ports": ports}), flush=True)
-    threading.Thread(target=lambda: (sys.stdin.read(), signal.raise_signal(signal.SIGTERM)), daemon=True).start()
+    if not options.ignore_input:
+        threading.Thread(target=lambda: (sys.stdin.read(), signal.raise_signal(signal.SIGTERM)), daemon=True).start()
     threading.Event().wait()
 
 

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::bench_diagnosis::BenchDiagnosis;
 use crate::bench_http::BenchHttp;
 use crate::bench_kill::BenchKill;
+use crate::bench_mapi::BenchMapi;
 use crate::bench_peers::EmulatorPeers;
 use crate::bench_reduction::{BenchReduction, ReductionEnd};
 use crate::bench_session::BenchSession;
@@ -55,6 +56,9 @@ enum BenchPart {
     /// Measures SMB clients over the emulated WAN, with and without Trunkline, and compares the
     /// results with published CIFS figures.
     Smb(BenchSmb),
+    /// Measures mail clients over the emulated WAN, with and without Trunkline, and compares the
+    /// results with published MAPI figures.
+    Mapi(BenchMapi),
     // Its own text says more.
     Http(BenchHttp),
     /// Runs one end of a transfer of the reduction benchmark. The benchmark itself starts this
@@ -103,6 +107,7 @@ impl BenchArguments {
             BenchPart::Diagnosis(diagnosis) => diagnosis.run(),
             BenchPart::TurnUp(turn_up) => turn_up.run(),
             BenchPart::Smb(smb) => smb.run(),
+            BenchPart::Mapi(mapi) => mapi.run(),
             BenchPart::Http(http) => http.run(),
             BenchPart::ReductionEnd(end) => end.run(),
         }

@@ -10,16 +10,18 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use bench::lines::LinkKind;
 use bench::smb::{
-    self, AccelerationMode, ClientPython, DocumentTimes, LinkKind, SmbCell, SmbCellResult,
-    SmbReport, SmbSelection,
+    self, AccelerationMode, ClientPython, DocumentTimes, SmbCell, SmbCellResult, SmbReport,
+    SmbSelection,
 };
 use clap::Args;
 use host::machine::MachineInfo;
 use serde_json::{Value, json};
 
 use crate::environment::environment;
+use crate::installed_python::installed_python;
 use crate::output::StandardOutput;
 use crate::progress::progress;
 
@@ -111,15 +113,7 @@ impl BenchSmb {
 /// The Python that serial clients run in: the one that the variable names, or the one that the
 /// project's installation has made.
 pub(crate) fn python() -> Result<PathBuf> {
-    if let Some(named) = std::env::var_os(PYTHON_VARIABLE) {
-        return Ok(named.into());
-    }
-    let directory = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let cache = directory("TRUNKLINE_CACHE")
-        .or_else(|| directory("XDG_CACHE_HOME").map(|cache| cache.join("trunkline")))
-        .or_else(|| directory("HOME").map(|home| home.join(".cache/trunkline")))
-        .with_context(|| format!("neither HOME nor {PYTHON_VARIABLE} is set"))?;
-    Ok(cache.join("smb-clients/bin/python3"))
+    installed_python(PYTHON_VARIABLE, "smb-clients")
 }
 
 fn document(report: &SmbReport) -> Value {

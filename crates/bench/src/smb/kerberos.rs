@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use vocab::SeededRandom;
 
-use super::stand::{AccelerationReason, newest_why};
+use crate::reasons::{AccelerationReason, newest_why};
 use host::process::{LaunchConfig, RunningProcess};
 use host::run::LabRun;
 use host::{ProgramEnvironment, command, kernel, wait};
@@ -194,7 +194,7 @@ impl KerberosTestBed {
         fs::remove_file(self.files.join(PUT))?;
         Ok(KerberosTransfer {
             is_identical,
-            accelerate: newest_why(&self.nodes)?,
+            accelerate: newest_why(&self.nodes, SMB_PORT)?,
         })
     }
 

@@ -26,10 +26,10 @@ mod server;
 mod stand;
 pub mod torture;
 
-pub use cells::{AccelerationMode, LinkKind, SmbCell, SmbClientKind, SmbProtection};
+pub use cells::{AccelerationMode, SmbCell, SmbClientKind, SmbProtection};
 pub use clients::ClientPython;
 pub use freshness::FreshnessResult;
 pub use lab::report::published::{PublishedDocument, documents};
 pub use published::{PublishedRate, rates};
-pub use schedule::{FailedCell, SmbReport, SmbSelection, measure};
-pub use stand::{AccelerationReason, DocumentTimes, OfficeDocument, SmbCellResult};
+pub use schedule::{SmbReport, SmbSelection, measure};
+pub use stand::{DocumentTimes, OfficeDocument, SmbCellResult};

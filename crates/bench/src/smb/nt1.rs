@@ -21,8 +21,9 @@ use anyhow::{Context, Result, ensure};
 
 use super::cells::AccelerationMode;
 use super::server::{PASSWORD, SHARE, USER};
-use super::stand::{AccelerationReason, NT1_OPTIONS, SmbLane};
+use super::stand::{NT1_OPTIONS, SmbLane};
 use super::torture::LINK;
+use crate::reasons::AccelerationReason;
 use host::{ProgramEnvironment, wait};
 use lab::topology::LabSite;
 

@@ -15,11 +15,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::cells::{AccelerationMode, LinkKind, SmbCell, SmbClientKind, SmbProtection};
+use super::cells::{AccelerationMode, SmbCell, SmbClientKind, SmbProtection};
 use super::clients::ClientPython;
 use super::server::{ENCRYPTED_SHARE, PASSWORD, SHARE, USER};
-use super::stand::{AccelerationReason, SmbCellResult, SmbLane};
+use super::stand::{SmbCellResult, SmbLane};
 use super::torture::LINK;
+use crate::lines::LinkKind;
+use crate::reasons::AccelerationReason;
 use host::{ProgramEnvironment, wait};
 use lab::topology::LabSite;
 

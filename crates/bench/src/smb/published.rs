@@ -52,8 +52,9 @@ fn number(text: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cells::{DELAYS_MS, LinkKind};
+    use super::super::cells::DELAYS_MS;
     use super::*;
+    use crate::lines::LinkKind;
 
     #[test]
     fn every_serial_client_cell_has_a_published_figure() {

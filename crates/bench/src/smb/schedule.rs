@@ -9,18 +9,17 @@
 //! named with its reason and the rest goes on; an interrupted run returns what it has.
 
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
-use std::thread;
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use super::cells::{
-    AccelerationMode, LinkKind, SMALL_FILES, SMALL_FILES_OF_DEFAULT, SmbCell, SmbClientKind,
-    SmbProtection,
+    AccelerationMode, SMALL_FILES, SMALL_FILES_OF_DEFAULT, SmbCell, SmbClientKind, SmbProtection,
 };
 use super::clients::ClientPython;
 use super::stand::{DocumentTimes, OfficeDocument, SmbCellResult, SmbLane};
+use crate::lanes::{FailedCell, run_on_lanes};
+use crate::lines::LinkKind;
 use host::progress::ProgressReporter;
 use host::{ProgramEnvironment, kernel, rootless};
 use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
@@ -73,15 +72,6 @@ pub struct SmbReport {
     pub not_measured: Vec<FailedCell>,
     /// True if somebody ended it early.
     pub is_interrupted: bool,
-}
-
-/// A cell that failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FailedCell {
-    /// Its name.
-    pub cell: String,
-    /// Why.
-    pub reason: String,
 }
 
 /// One thing to measure.
@@ -151,7 +141,10 @@ pub fn measure(
             clients,
             choice,
         };
-        bench.run(groups, lanes, |event| match event {
+        let run = |group: &JobGroup, lane: &mut Option<SmbLane>, tell: &mpsc::Sender<LaneEvent>| {
+            bench.run_group(group, lane, tell);
+        };
+        run_on_lanes(groups, lanes, run, |event| match event {
             LaneEvent::Begins(name) => progress.step(behind / whole, &name),
             LaneEvent::Behind(weight) => behind += weight,
             event => report.take(event),
@@ -306,33 +299,6 @@ struct SmbBench<'a> {
 }
 
 impl SmbBench<'_> {
-    /// Runs groups on so many lanes at once, and hands on their events.
-    fn run(&self, mut groups: Vec<JobGroup>, lanes: usize, mut take: impl FnMut(LaneEvent)) {
-        groups.reverse();
-        let lanes = lanes.min(groups.len());
-        let left = Arc::new(Mutex::new(groups));
-        thread::scope(|scope| {
-            let (tell, told) = mpsc::channel();
-            for _ in 0..lanes {
-                let (tell, left) = (tell.clone(), Arc::clone(&left));
-                scope.spawn(move || {
-                    let mut lane = None;
-                    let next = || {
-                        let mut left = left.lock().unwrap_or_else(|lock| lock.into_inner());
-                        left.pop()
-                    };
-                    while let Some(group) = next() {
-                        self.run_group(&group, &mut lane, &tell);
-                    }
-                });
-            }
-            drop(tell);
-            for event in told {
-                take(event);
-            }
-        });
-    }
-
     fn run_group(
         &self,
         group: &JobGroup,

@@ -20,12 +20,14 @@ use serde_json::{Value, json};
 use vocab::SeededRandom;
 
 use super::cells::{
-    AccelerationMode, LinkKind, SMALL_FILE_BYTES, SMALL_FILES, SecondClientAction, SmbCell,
-    SmbClientKind, SmbProtection,
+    AccelerationMode, SMALL_FILE_BYTES, SMALL_FILES, SecondClientAction, SmbCell, SmbClientKind,
+    SmbProtection,
 };
 use super::clients::{ClientPlace, ClientPython, SecondClient};
 use super::freshness::FreshnessResult;
 use super::server::{PASSWORD, SmbServer, USER, torture_shares};
+use crate::lines::LinkKind;
+use crate::reasons::{self, AccelerationReason, load_average};
 use host::kernel::ProcessSignal;
 use host::machine::ProcessorTime;
 use host::process::RunningProcess;
@@ -124,19 +126,6 @@ pub struct SmbCellResult {
     pub load_average: f64,
     /// Faults, as sentences.
     pub faults: Vec<String>,
-}
-
-/// The accelerate stage of `trunkline node why`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct AccelerationReason {
-    /// The accelerator, in the node's words.
-    pub did: String,
-    /// Number of requests that it has answered on this side of the WAN.
-    pub answered: u64,
-    /// Reason why it did nothing, or no more.
-    pub why_not: Option<String>,
-    /// Change that would help.
-    pub remedy: Option<String>,
 }
 
 /// An office document: its published size.
@@ -556,7 +545,7 @@ impl SmbLane {
     /// # Errors
     /// When the node does not answer or has seen no such flow: it passed by.
     pub(super) fn why(&self) -> Result<AccelerationReason> {
-        newest_why(&self.nodes)
+        reasons::newest_why(&self.nodes, SMB_PORT)
     }
 
     /// The same of all flows that the node still knows.
@@ -564,8 +553,10 @@ impl SmbLane {
     /// # Errors
     /// When the node does not answer.
     pub(super) fn all_whys(&self) -> Result<Vec<AccelerationReason>> {
-        let flows = flows_to_smbd(&self.nodes)?;
-        let whys = flows.into_iter().map(|flow| why_of(&self.nodes, flow));
+        let flows = reasons::flows_to_port(&self.nodes, SMB_PORT)?;
+        let whys = flows
+            .into_iter()
+            .map(|flow| reasons::why_of(&self.nodes, flow));
         whys.collect()
     }
 
@@ -585,7 +576,7 @@ impl SmbLane {
         });
         let mut answered = 0;
         for flow in flows.filter_map(|flow| flow["flow"].as_u64()) {
-            answered += why_of(&self.nodes, flow)?.answered;
+            answered += reasons::why_of(&self.nodes, flow)?.answered;
         }
         Ok(answered)
     }
@@ -698,40 +689,6 @@ impl SmbLane {
     }
 }
 
-/// Accelerate stage of the near node for the newest flow to smbd.
-///
-/// # Errors
-/// When the node does not answer or has seen no such flow: it passed by.
-pub(super) fn newest_why(nodes: &LabNodes) -> Result<AccelerationReason> {
-    let flow = flows_to_smbd(nodes)?.into_iter().max();
-    let flow = flow.context("no flow to smbd went through the near node")?;
-    why_of(nodes, flow)
-}
-
-fn flows_to_smbd(nodes: &LabNodes) -> Result<Vec<u64>> {
-    let port = format!(":{SMB_PORT}");
-    let flows = nodes.flows(LabSite::Near)?;
-    Ok(flows
-        .iter()
-        .filter(|flow| {
-            flow["server"]
-                .as_str()
-                .is_some_and(|server| server.ends_with(&port))
-        })
-        .filter_map(|flow| flow["flow"].as_u64())
-        .collect())
-}
-
-fn why_of(nodes: &LabNodes, flow: u64) -> Result<AccelerationReason> {
-    let why = nodes.why(LabSite::Near, flow)?;
-    let stages = why["stages"].as_array();
-    let stage = stages
-        .into_iter()
-        .flatten()
-        .find(|stage| stage["stage"] == "accelerate");
-    Ok(stage.map(AccelerationReason::of).unwrap_or_default())
-}
-
 /// SMB settings of the nodes.
 fn table(mode: AccelerationMode) -> Vec<String> {
     let mode_line = format!("mode = \"{}\"", mode.consistency().unwrap_or("off"));
@@ -742,34 +699,11 @@ fn table(mode: AccelerationMode) -> Vec<String> {
     lines
 }
 
-impl AccelerationReason {
-    /// Reads the stage: `smb: 12 requests answered on this side of the WAN`, or a name alone.
-    fn of(stage: &Value) -> Self {
-        let text = |key: &str| stage[key].as_str().map(str::to_owned);
-        let did = text("did").unwrap_or_default();
-        let (name, answered) = did.split_once(": ").unwrap_or((&did, ""));
-        let count = answered.split(' ').next().unwrap_or_default();
-        Self {
-            did: name.to_owned(),
-            answered: count.parse().unwrap_or_default(),
-            why_not: text("why_not"),
-            remedy: text("remedy"),
-        }
-    }
-}
-
 fn remove_files(directory: &Path) -> Result<()> {
     for entry in fs::read_dir(directory)?.flatten() {
         fs::remove_file(entry.path())?;
     }
     Ok(())
-}
-
-/// proc_loadavg(5): the first field is the minute's.
-fn load_average() -> f64 {
-    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let first = text.split_whitespace().next();
-    first.and_then(|word| word.parse().ok()).unwrap_or_default()
 }
 
 impl SmbCellResult {
@@ -813,20 +747,5 @@ pub(super) fn result_of(cell: SmbCell, outcome: &super::clients::ClientOutcome) 
         cpu_busy_percent: 0.0,
         load_average: 0.0,
         faults: Vec::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_stage_tells_what_was_answered() {
-        let stage = json!({ "did": "smb: 12 requests answered on this side of the WAN" });
-        let why = AccelerationReason::of(&stage);
-        assert_eq!((&why.did[..], why.answered), ("smb", 12));
-        let why = AccelerationReason::of(&json!({ "did": "passthrough", "why_not": "signed" }));
-        assert_eq!((&why.did[..], why.answered), ("passthrough", 0));
-        assert_eq!(why.why_not.as_deref(), Some("signed"));
     }
 }

@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use super::cells::{AccelerationMode, SmbProtection};
 use super::server::{PASSWORD, TORTURE_LANES, USER};
-use super::stand::{AccelerationReason, SmbLane};
+use super::stand::SmbLane;
+use crate::reasons::AccelerationReason;
 use anyhow::{Context, Result};
 use host::{ProgramEnvironment, wait};
 

@@ -56,6 +56,54 @@ pub fn throughput(from: PublishedEvaluation, cell: &PlannedCell) -> Option<Publi
     number(text).map(|kb_s| PublishedThroughput { kb_s })
 }
 
+/// The published goodput of mail without loss at one link and delay, in kB/s (tables 12 to 15).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PublishedMailRate {
+    /// `outlook-xp` or `outlook-2003`.
+    pub client: &'static str,
+    /// `T1` or `OC-1`.
+    pub link: String,
+    /// Each way.
+    pub one_way_delay_ms: u32,
+    /// Column B, without acceleration.
+    #[serde(rename = "baseline_kB_s")]
+    pub baseline_kb_s: f64,
+    /// Column T, with TCP acceleration.
+    #[serde(rename = "transport_kB_s")]
+    pub transport_kb_s: f64,
+    /// Column A, with application acceleration.
+    #[serde(rename = "application_kB_s")]
+    pub application_kb_s: f64,
+    /// Column E, with the optimisation of Exchange and Outlook 2003.
+    #[serde(rename = "exchange_kB_s")]
+    pub exchange_kb_s: Option<f64>,
+}
+
+/// The published rates of mail, in the published order.
+#[must_use]
+pub fn mail_rates() -> Vec<PublishedMailRate> {
+    let number = |text: &str| text.parse::<f64>().ok();
+    let sure = |text: &str| number(text).expect("the table in the source is numbers");
+    rows(include_str!("published/wx_acceleration.csv"))
+        .filter_map(|row| {
+            let client = match row[0] {
+                "MAPI-XP" => "outlook-xp",
+                "MAPI-2003" => "outlook-2003",
+                _ => return None,
+            };
+            Some(PublishedMailRate {
+                client,
+                link: row[1].to_owned(),
+                one_way_delay_ms: sure(row[3]) as u32,
+                baseline_kb_s: sure(row[4]),
+                transport_kb_s: sure(row[5]),
+                application_kb_s: sure(row[6]),
+                exchange_kb_s: number(row[7]),
+            })
+        })
+        .collect()
+}
+
 /// Published measurement of an emulator at one setting (tables 21 to 23): bit/s, milliseconds or a
 /// share.
 #[must_use]
@@ -238,6 +286,20 @@ mod tests {
         let loss = of(CalibratedQuantity::Loss, 0.0005).unwrap();
         assert!((loss - 0.0003).abs() < 1e-9);
         assert_eq!(of(CalibratedQuantity::Loss, 0.02), None);
+    }
+
+    #[test]
+    fn published_mail_rates_have_both_clients() {
+        let rates = mail_rates();
+        let count = |client| rates.iter().filter(|rate| rate.client == client).count();
+        assert_eq!((count("outlook-xp"), count("outlook-2003")), (8, 8));
+        let with_exchange = rates.iter().filter(|rate| rate.exchange_kb_s.is_some());
+        assert!(
+            with_exchange
+                .clone()
+                .all(|rate| rate.client == "outlook-2003")
+        );
+        assert_eq!(with_exchange.count(), 8);
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod full_disk;
 mod http;
 mod leftovers;
 mod many;
+mod mapi;
 mod one_ended;
 mod peers;
 mod reduction_ends;

@@ -1,0 +1,159 @@
+//! Runner of the mail clients: `clients.py`, in the namespace of a host.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::cells::{MailAction, MailClient, MailProtection};
+use super::server::{DOMAIN, PASSWORD, SUBJECT, USER};
+use host::{command, kernel, wait};
+use lab::mailbox::MailboxPrograms;
+use lab::topology::{LabSite, LabTopology};
+
+/// A client that takes longer than this for one action hangs: listing 500 messages at the longest
+/// delay without Trunkline takes some seconds, and transfers have limits of their own.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// One action of a client.
+#[derive(Clone, Debug)]
+pub(super) struct ClientOrder<'a> {
+    pub(super) client: MailClient,
+    pub(super) action: MailAction,
+    pub(super) protection: MailProtection,
+    /// The client compresses and chains its calls.
+    pub(super) is_optimised: bool,
+    pub(super) subject: &'a str,
+    /// The content that it sends.
+    pub(super) file: Option<&'a Path>,
+    /// A transfer ends after so many seconds, and not before 20 calls.
+    pub(super) limit_seconds: Option<f64>,
+}
+
+impl ClientOrder<'_> {
+    /// An action on the measured message, by a client without optimisation.
+    pub(super) const fn new(
+        client: MailClient,
+        action: MailAction,
+        protection: MailProtection,
+    ) -> Self {
+        Self {
+            client,
+            action,
+            protection,
+            is_optimised: false,
+            subject: SUBJECT,
+            file: None,
+            limit_seconds: None,
+        }
+    }
+}
+
+/// Outcome that a client reports.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct ClientOutcome {
+    pub(super) bytes: u64,
+    pub(super) seconds: f64,
+    pub(super) sha256: String,
+    /// False if a limit of time ended the transfer.
+    #[serde(default = "yes")]
+    pub(super) is_complete: bool,
+    /// Calls of the timed part.
+    pub(super) calls: u64,
+    /// Time of RopSubmitMessage.
+    #[serde(default)]
+    pub(super) submit_seconds: Option<f64>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+/// Place in which clients run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MailClientPlace<'a> {
+    pub(super) topology: &'a LabTopology,
+    pub(super) programs: &'a MailboxPrograms,
+    pub(super) directory: &'a Path,
+}
+
+impl MailClientPlace<'_> {
+    /// Carries out an action at a site.
+    ///
+    /// # Errors
+    /// Fails when the client fails; the message has the end of its output.
+    pub(super) fn run(&self, site: LabSite, order: &ClientOrder<'_>) -> Result<ClientOutcome> {
+        let name = format!("{} {}", order.client.name(), order.action.name());
+        let account = self.directory.join("account.json");
+        let identity = json!({"user": USER, "password": PASSWORD, "domain": DOMAIN});
+        fs::write(&account, identity.to_string())?;
+        let (output, log) = (
+            self.directory.join(format!("{}.out", site.host())),
+            self.directory.join(format!("{}.log", site.host())),
+        );
+        let mut command = command::new(self.programs.python());
+        command
+            .arg("-B")
+            .arg(self.programs.clients())
+            .args([order.client.name(), order.action.name()])
+            .args(["--server", &LabSite::Far.host_address().to_string()])
+            .args(["--protection", order.protection.name()])
+            .args(["--exchange-optimisation", on_or_off(order.is_optimised)])
+            .args(["--subject", order.subject])
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(&output)?)
+            .stderr(fs::File::create(&log)?);
+        if order.protection != MailProtection::None {
+            command.arg("--account").arg(&account);
+        }
+        if let Some(file) = order.file {
+            command.arg("--file").arg(file);
+        }
+        if let Some(limit) = order.limit_seconds {
+            command.args(["--limit-seconds", &limit.to_string()]);
+        }
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let namespace = self.topology.namespace_file(site.host());
+        kernel::prepare_child(&mut command, Some(&namespace))?;
+        RunningMailClient::start(&mut command, &name)?.finish(&name, &log)?;
+        let said = fs::read_to_string(&output)?;
+        serde_json::from_str(&said).with_context(|| format!("{name} said: {said}"))
+    }
+}
+
+const fn on_or_off(is_on: bool) -> &'static str {
+    if is_on { "on" } else { "off" }
+}
+
+/// A client at work; dropping it ends it.
+#[derive(Debug)]
+struct RunningMailClient(Child);
+
+impl RunningMailClient {
+    fn start(command: &mut Command, name: &str) -> Result<Self> {
+        let child = command.spawn();
+        Ok(Self(child.with_context(|| format!("starting {name}"))?))
+    }
+
+    fn finish(mut self, name: &str, log: &Path) -> Result<()> {
+        let status = wait::until(LIMIT, name, || Ok(self.0.try_wait()?))?;
+        if !status.success() {
+            let errors = fs::read_to_string(log).unwrap_or_default();
+            let last: Vec<&str> = errors.lines().rev().take(3).collect();
+            bail!("{name} failed ({status}): {}", last.join(" < "));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for RunningMailClient {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

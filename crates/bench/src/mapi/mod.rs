@@ -1,0 +1,24 @@
+//! Benchmark of MAPI over the emulated WAN: the lab's mail clients, with and without Trunkline.
+//!
+//! ```text
+//!  lane ── one link, a mail server for each cell, both nodes or none ──┐
+//!  lane ── ...                                                         ├─► Report, beside the published figures
+//!  lane ── ...                                                         ┘
+//! ```
+//! [`MapiCell`] says what is measured, `schedule` in which order and what beside what, `stand` is one
+//! lane's place, `server` its mail server, `clients` runs the client programs, and [`exchange`] tries
+//! every client and protection without timing it.
+//!
+//! Server and clients are Python programs, so the rate of both alone is measured first.
+
+mod cells;
+mod clients;
+mod exchanges;
+mod schedule;
+mod server;
+mod stand;
+
+pub use cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
+pub use exchanges::exchange;
+pub use schedule::{MapiReport, measure};
+pub use stand::MapiCellResult;

@@ -1,0 +1,475 @@
+//! Order of the cells, and their distribution over lanes.
+//!
+//! ```text
+//!  peers alone ─► groups (link, delay, mode) ─► light ones, several lanes at once ─┐
+//!                                           └─► heavy ones, one after the other ───┴─► Report
+//! ```
+//! A cell whose round trips are wanted needs the same one without delay; where that one was not
+//! asked for it is measured for a third of the time and kept as a reference. A cell that fails is
+//! named with its reason and the rest goes on; an interrupted run returns what it has.
+
+use std::path::Path;
+use std::sync::mpsc;
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+
+use super::cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
+use super::stand::{BASELINE_LIMIT_SECONDS, MapiCellResult, MapiLane, SPAN_SECONDS};
+use crate::lanes::{FailedCell, run_on_lanes};
+use crate::lines::LinkKind;
+use host::progress::ProgressReporter;
+use host::{ProgramEnvironment, kernel, rootless};
+use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
+
+/// Number of light lanes at once: six T1 take a twentieth of one processor's time.
+const LIGHT_LANES: usize = 6;
+
+/// Results of the benchmark.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct MapiReport {
+    /// Cells in the order of the request.
+    pub cells: Vec<MapiCellResult>,
+    /// Cells without delay that round trips were counted against.
+    pub references: Vec<MapiCellResult>,
+    /// Clients and the server alone.
+    pub peers: Vec<PeerRate>,
+    /// Cells that failed, and the reasons.
+    pub not_measured: Vec<FailedCell>,
+    /// True if somebody ended it early.
+    pub is_interrupted: bool,
+}
+
+/// The rate of a client and the server alone, beside each other on one machine.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PeerRate {
+    /// The client.
+    pub client: &'static str,
+    /// Its action.
+    pub action: &'static str,
+    /// Protection of the session.
+    pub protection: &'static str,
+    /// True if the client compresses and chains its calls.
+    pub is_optimised: bool,
+    /// Payload over time.
+    #[serde(rename = "goodput_kB_s")]
+    pub goodput_kb_s: f64,
+}
+
+/// Properties of a cell on which the rate of the peers depends.
+type PeerKey = (MailClient, MailAction, MailProtection, bool);
+
+/// One thing to measure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum MapiJob {
+    Cell(MapiCell),
+    Reference(MapiCell),
+    Peers(MapiCell),
+}
+
+/// Jobs that share a link and nodes.
+#[derive(Clone, Debug)]
+struct MapiJobGroup {
+    link: LinkKind,
+    one_way_delay_ms: u32,
+    mode: MailMode,
+    jobs: Vec<MapiJob>,
+}
+
+/// Event from a lane.
+enum MapiLaneEvent {
+    Begins(String),
+    Measured(MapiJob, Box<MapiCellResult>),
+    MeasuredPeers(MapiCell, f64),
+    Failed(String, String),
+    Behind(f64),
+}
+
+/// Measures cells.
+///
+/// # Errors
+/// Fails when a requirement of all cells is missing.
+pub fn measure(
+    environment: &ProgramEnvironment,
+    python: &Path,
+    cells: &[MapiCell],
+    progress: &dyn ProgressReporter,
+) -> Result<MapiReport> {
+    let privileges = rootless::obtain(environment)?;
+    progress.note(privileges.explain());
+    let needs = LabRequirements {
+        servers: vec![],
+        clients: vec!["sha256sum"],
+        interception: InterceptionMode::Transparent,
+        captures: CaptureMode::None,
+    };
+    preflight::check(&needs, privileges)?;
+    ensure!(!cells.is_empty(), "nothing is to be measured");
+    let groups = groups(cells);
+    let peers = peer_jobs(cells);
+    let whole: f64 = groups
+        .iter()
+        .flat_map(|group| &group.jobs)
+        .chain(&peers.jobs)
+        .map(weight)
+        .sum();
+    let mut report = MapiReport::default();
+    let mut behind = 0.0;
+    let (light, heavy): (Vec<MapiJobGroup>, Vec<MapiJobGroup>) =
+        groups.into_iter().partition(MapiJobGroup::is_light);
+    for (groups, lanes) in [(vec![peers], 1), (light, LIGHT_LANES), (heavy, 1)] {
+        let bench = MapiBench {
+            environment,
+            python,
+        };
+        let run =
+            |group: &MapiJobGroup,
+             lane: &mut Option<MapiLane>,
+             tell: &mpsc::Sender<MapiLaneEvent>| bench.run_group(group, lane, tell);
+        run_on_lanes(groups, lanes, run, |event| match event {
+            MapiLaneEvent::Begins(name) => progress.step(behind / whole, &name),
+            MapiLaneEvent::Behind(weight) => behind += weight,
+            event => report.take(event),
+        });
+    }
+    report.is_interrupted = kernel::interrupted();
+    report.finish(cells);
+    Ok(report)
+}
+
+fn peer_key(cell: &MapiCell) -> PeerKey {
+    let is_optimised = cell.mode == MailMode::Exchange;
+    (cell.client, cell.action, cell.protection, is_optimised)
+}
+
+/// The measurements of the peers alone, one for each client, action, protection and optimisation.
+fn peer_jobs(cells: &[MapiCell]) -> MapiJobGroup {
+    let mut jobs: Vec<MapiJob> = Vec::new();
+    for cell in cells {
+        let is_known = jobs.iter().any(|job| match job {
+            MapiJob::Peers(known) => peer_key(known) == peer_key(cell),
+            MapiJob::Cell(_) | MapiJob::Reference(_) => false,
+        });
+        if !is_known {
+            jobs.push(MapiJob::Peers(*cell));
+        }
+    }
+    MapiJobGroup {
+        link: LinkKind::Oc1,
+        one_way_delay_ms: 0,
+        mode: MailMode::Baseline,
+        jobs,
+    }
+}
+
+/// The jobs by link and nodes, those that take longest first.
+fn groups(cells: &[MapiCell]) -> Vec<MapiJobGroup> {
+    let mut jobs: Vec<(MapiCell, MapiJob)> = cells
+        .iter()
+        .map(|cell| (*cell, MapiJob::Cell(*cell)))
+        .collect();
+    let mut references: Vec<MapiCell> = Vec::new();
+    for cell in cells {
+        let reference = cell.without_delay();
+        if !cells.contains(&reference) && !references.contains(&reference) {
+            references.push(reference);
+            jobs.push((reference, MapiJob::Reference(reference)));
+        }
+    }
+    let mut groups: Vec<MapiJobGroup> = Vec::new();
+    for (cell, job) in jobs {
+        let found = groups.iter_mut().find(|group| {
+            (group.link, group.one_way_delay_ms) == (cell.link, cell.one_way_delay_ms)
+                && group.mode == cell.mode
+        });
+        match found {
+            Some(group) => group.jobs.push(job),
+            None => groups.push(MapiJobGroup {
+                link: cell.link,
+                one_way_delay_ms: cell.one_way_delay_ms,
+                mode: cell.mode,
+                jobs: vec![job],
+            }),
+        }
+    }
+    let seconds = |group: &MapiJobGroup| -> f64 { group.jobs.iter().map(weight).sum() };
+    groups.sort_by(|a, b| seconds(b).total_cmp(&seconds(a)));
+    groups
+}
+
+/// The time after which a transfer is ended, if it is not measured to its end.
+fn limit_seconds(job: &MapiJob) -> Option<f64> {
+    match job {
+        MapiJob::Cell(cell) if cell.mode == MailMode::Application => None,
+        MapiJob::Cell(_) => Some(BASELINE_LIMIT_SECONDS),
+        MapiJob::Reference(_) | MapiJob::Peers(_) => Some(SPAN_SECONDS as f64 / 3.0),
+    }
+}
+
+/// Approximate duration of a job, in seconds.
+fn weight(job: &MapiJob) -> f64 {
+    let cell = job.cell();
+    let rtt = 2.0 * f64::from(cell.one_way_delay_ms) / 1e3;
+    let span = SPAN_SECONDS as f64;
+    let work = match (cell.action.is_bulk(), job, cell.mode) {
+        (_, MapiJob::Peers(_), _) => 3.0,
+        (true, MapiJob::Reference(_), _) => span / 3.0,
+        (true, MapiJob::Cell(_), MailMode::Application) => span,
+        (true, MapiJob::Cell(_), _) if cell.one_way_delay_ms == 0 => span,
+        (true, MapiJob::Cell(_), _) => BASELINE_LIMIT_SECONDS,
+        (false, _, _) => 5.0,
+    };
+    let before = match cell.state {
+        ContentState::First => 0.0,
+        ContentState::Again => span,
+    };
+    // The log-on, the start of both programs, and the comparison of the content.
+    work + before + 30.0 * rtt + 4.0
+}
+
+impl MapiJobGroup {
+    fn is_light(&self) -> bool {
+        self.jobs.iter().all(|job| job.cell().is_light())
+    }
+}
+
+impl MapiJob {
+    const fn cell(&self) -> &MapiCell {
+        match self {
+            Self::Cell(cell) | Self::Reference(cell) | Self::Peers(cell) => cell,
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Cell(cell) => cell.name(),
+            Self::Reference(cell) => format!("{} (reference)", cell.name()),
+            Self::Peers(cell) => format!("{} (peers alone)", cell.name()),
+        }
+    }
+}
+
+struct MapiBench<'a> {
+    environment: &'a ProgramEnvironment,
+    python: &'a Path,
+}
+
+impl MapiBench<'_> {
+    fn run_group(
+        &self,
+        group: &MapiJobGroup,
+        lane: &mut Option<MapiLane>,
+        tell: &mpsc::Sender<MapiLaneEvent>,
+    ) {
+        // Nobody listens any more only when the listener has panicked.
+        let say = |event| drop(tell.send(event));
+        let mut is_ready = false;
+        for job in &group.jobs {
+            if kernel::interrupted() {
+                return;
+            }
+            say(MapiLaneEvent::Begins(job.name()));
+            let outcome = self
+                .prepare(group, job, lane, &mut is_ready)
+                .and_then(|lane| run_job(job, lane));
+            match outcome {
+                Ok(event) => say(event),
+                Err(_) if kernel::interrupted() => return,
+                Err(error) => {
+                    say(MapiLaneEvent::Failed(job.name(), format!("{error:#}")));
+                    // A broken lane must not spoil the next cell.
+                    *lane = None;
+                    is_ready = false;
+                }
+            }
+            say(MapiLaneEvent::Behind(weight(job)));
+        }
+    }
+
+    /// Brings a lane into the state that the group's jobs need.
+    fn prepare<'l>(
+        &self,
+        group: &MapiJobGroup,
+        job: &MapiJob,
+        lane: &'l mut Option<MapiLane>,
+        is_ready: &mut bool,
+    ) -> Result<&'l mut MapiLane> {
+        if lane.is_none() {
+            *lane = Some(MapiLane::create(self.environment, self.python)?);
+            *is_ready = false;
+        }
+        let lane = lane.as_mut().expect("it was made above");
+        if !*is_ready {
+            match job {
+                MapiJob::Peers(_) => lane.set_peer_content()?,
+                MapiJob::Cell(_) | MapiJob::Reference(_) => {
+                    lane.set_link(group.link, group.one_way_delay_ms)?;
+                    lane.start_nodes(group.mode)?;
+                    if group.mode.has_nodes() {
+                        lane.warm_up()?;
+                    }
+                }
+            }
+            *is_ready = true;
+        }
+        Ok(lane)
+    }
+}
+
+fn run_job(job: &MapiJob, lane: &mut MapiLane) -> Result<MapiLaneEvent> {
+    match job {
+        MapiJob::Cell(cell) | MapiJob::Reference(cell) => {
+            let result = lane.measure(cell, limit_seconds(job))?;
+            Ok(MapiLaneEvent::Measured(*job, Box::new(result)))
+        }
+        MapiJob::Peers(cell) => Ok(MapiLaneEvent::MeasuredPeers(
+            *cell,
+            lane.measure_peers(cell)?,
+        )),
+    }
+}
+
+impl MapiReport {
+    fn take(&mut self, event: MapiLaneEvent) {
+        match event {
+            MapiLaneEvent::Measured(MapiJob::Reference(_), result) => {
+                self.references.push(*result);
+            }
+            MapiLaneEvent::Measured(MapiJob::Cell(_) | MapiJob::Peers(_), result) => {
+                self.cells.push(*result);
+            }
+            MapiLaneEvent::MeasuredPeers(cell, goodput_kb_s) => self.peers.push(PeerRate {
+                client: cell.client.name(),
+                action: cell.action.name(),
+                protection: cell.protection.name(),
+                is_optimised: cell.mode == MailMode::Exchange,
+                goodput_kb_s,
+            }),
+            MapiLaneEvent::Failed(cell, reason) => {
+                self.not_measured.push(FailedCell { cell, reason });
+            }
+            MapiLaneEvent::Begins(_) | MapiLaneEvent::Behind(_) => {}
+        }
+    }
+
+    /// Puts cells into the order in which they were asked for, and compares them with the cells
+    /// without delay and with the peers alone.
+    fn finish(&mut self, asked: &[MapiCell]) {
+        let place = |cell: &MapiCell| asked.iter().position(|each| each == cell);
+        self.cells.sort_by_key(|result| place(&result.cell));
+        let without_delay: Vec<MapiCellResult> = self
+            .cells
+            .iter()
+            .chain(&self.references)
+            .filter(|result| result.cell.one_way_delay_ms == 0)
+            .cloned()
+            .collect();
+        for result in &mut self.cells {
+            let same = result.cell.without_delay();
+            if let Some(reference) = without_delay.iter().find(|other| other.cell == same) {
+                result.count_round_trips(reference);
+            }
+            let (client, action, protection, is_optimised) = peer_key(&result.cell);
+            let peers = self.peers.iter().find(|peers| {
+                (peers.client, peers.action) == (client.name(), action.name())
+                    && (peers.protection, peers.is_optimised) == (protection.name(), is_optimised)
+            });
+            if let Some(peers) = peers {
+                result.set_peer_limit(peers.goodput_kb_s);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell() -> MapiCell {
+        MapiCell {
+            client: MailClient::OutlookXp,
+            action: MailAction::SaveAttachment,
+            link: LinkKind::Oc1,
+            one_way_delay_ms: 100,
+            protection: MailProtection::None,
+            mode: MailMode::Application,
+            state: ContentState::First,
+        }
+    }
+
+    fn result(cell: MapiCell, seconds: f64, bytes: u64) -> MapiCellResult {
+        MapiCellResult {
+            cell,
+            goodput_kb_s: bytes as f64 / 1e3 / seconds,
+            peer_limit_kb_s: None,
+            of_target_rate: None,
+            is_held_by_peer: false,
+            seconds,
+            submit_seconds: None,
+            bytes,
+            calls: 10,
+            wan_round_trips: None,
+            wan_bytes: bytes,
+            identical: Some(true),
+            is_complete: true,
+            accelerate: None,
+            cpu_busy_percent: 0.0,
+            load_average: 0.0,
+            faults: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_default_run_fits_its_limit() {
+        let cells = MapiCell::of_default();
+        let peers: f64 = peer_jobs(&cells).jobs.iter().map(weight).sum();
+        let (mut light, mut heavy) = (0.0, peers);
+        for group in groups(&cells) {
+            let seconds: f64 = group.jobs.iter().map(weight).sum();
+            match group.is_light() {
+                true => light += seconds,
+                // Nodes that find each other, and attachments both ways.
+                false => heavy += seconds + 20.0,
+            }
+        }
+        let minutes = (light / LIGHT_LANES as f64 + heavy) / 60.0;
+        assert!(minutes < 43.0, "{minutes} minutes");
+    }
+
+    #[test]
+    fn cell_without_undelayed_counterpart_gets_a_reference() {
+        let jobs = |cells: &[MapiCell]| -> Vec<MapiJob> {
+            let groups = groups(cells);
+            groups.into_iter().flat_map(|group| group.jobs).collect()
+        };
+        let alone = jobs(&[cell()]);
+        assert!(alone.contains(&MapiJob::Reference(cell().without_delay())));
+        let both = jobs(&[cell(), cell().without_delay()]);
+        assert!(both.iter().all(|job| matches!(job, MapiJob::Cell(_))));
+    }
+
+    #[test]
+    fn peers_are_measured_once_for_each_kind() {
+        let other = MapiCell {
+            protection: MailProtection::NtlmPrivacy,
+            ..cell()
+        };
+        let jobs = peer_jobs(&[cell(), cell().without_delay(), other]).jobs;
+        assert_eq!(jobs, [MapiJob::Peers(cell()), MapiJob::Peers(other)]);
+    }
+
+    #[test]
+    fn results_are_compared_with_references_and_peers() {
+        let mut report = MapiReport {
+            cells: vec![result(cell(), 5.0, 2_000_000)],
+            references: vec![result(cell().without_delay(), 0.5, 1_000_000)],
+            ..MapiReport::default()
+        };
+        report.take(MapiLaneEvent::MeasuredPeers(cell(), 800.0));
+        report.finish(&[cell()]);
+        let measured = &report.cells[0];
+        assert!((measured.wan_round_trips.unwrap() - 20.0).abs() < 1e-6);
+        assert!(measured.is_held_by_peer);
+        assert!((measured.of_target_rate.unwrap() - 0.5).abs() < 1e-6);
+    }
+}

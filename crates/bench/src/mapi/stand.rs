@@ -1,0 +1,493 @@
+//! One lane of the benchmark: two sites, one link at a time, a mail server for each cell, and nodes
+//! or none.
+//!
+//! ```text
+//!  client ── near ══ emulator ══ far ── server (and the client that measures the peers alone)
+//! ```
+//! For each link the nodes are started anew and carry some seconds of an attachment each way, so that
+//! what is measured finds a path they know; before each cell their dictionaries are emptied.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use vocab::SeededRandom;
+
+use super::cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
+use super::clients::{ClientOrder, ClientOutcome, MailClientPlace};
+use super::server::{MailServer, MailboxContent, PASSWORD, USER, WARM_UP_SUBJECT, sha256_of};
+use crate::lines::LinkKind;
+use crate::reasons::{self, AccelerationReason, load_average};
+use host::kernel::ProcessSignal;
+use host::machine::ProcessorTime;
+use host::process::RunningProcess;
+use host::run::LabRun;
+use host::{ProgramEnvironment, kernel};
+use lab::mailbox::MailboxPrograms;
+use lab::nodes::{ExtraConfiguration, LabNodes};
+use lab::topology::{LabSite, LabTopology, LinkArguments, OffloadMode, TUN_NEAR};
+
+/// Duration of an attachment on its link, in seconds.
+pub(super) const SPAN_SECONDS: u64 = 30;
+
+/// Duration of the attachments that make a path known, in seconds.
+const WARM_UP_SECONDS: u64 = 4;
+
+/// Duration of the text of a synchronised folder on its link, in seconds.
+const SYNC_SECONDS: u64 = 4;
+/// The most characters of a message's body there: the server writes every body itself.
+const SYNC_BODY_MAX: usize = 100_000;
+/// Messages of that folder.
+const SYNC_MESSAGES: u64 = 200;
+
+/// Duration after which a transfer without acceleration is ended, in seconds. It has at least 20
+/// calls.
+pub(super) const BASELINE_LIMIT_SECONDS: f64 = 60.0;
+
+/// Size of the attachment with which the peers alone are measured.
+const PEER_BYTES: u64 = 20_000_000;
+
+/// One lane.
+pub(super) struct MapiLane {
+    // In the order in which they have to go.
+    nodes: LabNodes,
+    emulator: Option<RunningProcess>,
+    server: Option<MailServer>,
+    programs: MailboxPrograms,
+    topology: LabTopology,
+    logs: PathBuf,
+    directory: PathBuf,
+    content: MailboxContent,
+    run: LabRun,
+}
+
+/// Result of a cell.
+#[derive(Clone, Debug, Serialize)]
+pub struct MapiCellResult {
+    /// The cell.
+    #[serde(flatten)]
+    pub cell: MapiCell,
+    /// Payload over time; 1 kB is 1,000 bytes.
+    #[serde(rename = "goodput_kB_s")]
+    pub goodput_kb_s: f64,
+    /// The same for client and server alone, beside each other on one machine.
+    #[serde(rename = "peer_limit_kB_s")]
+    pub peer_limit_kb_s: Option<f64>,
+    /// Goodput by the smaller one of the link's payload rate and the peers' limit.
+    pub of_target_rate: Option<f64>,
+    /// True if the peers alone are slower than the link.
+    pub is_held_by_peer: bool,
+    /// Time from the first request of the action to its last answer.
+    pub seconds: f64,
+    /// Time of RopSubmitMessage.
+    pub submit_seconds: Option<f64>,
+    /// Payload.
+    pub bytes: u64,
+    /// Calls of the client in this time.
+    pub calls: u64,
+    /// (Time − time for the same without delay) / RTT; `None` without delay.
+    pub wan_round_trips: Option<f64>,
+    /// Bytes of IP packets on the link, both ways, log-on and log-off of the client included.
+    pub wan_bytes: u64,
+    /// True if the content is that of the server, or of the client that sent it; `None` if a
+    /// message was not sent to its end.
+    pub identical: Option<bool>,
+    /// False if a limit of time ended the transfer.
+    pub is_complete: bool,
+    /// Accelerate stage of the near node for the flow; `None` without nodes.
+    pub accelerate: Option<AccelerationReason>,
+    /// The share of time in which this machine's processors were busy, in percent.
+    pub cpu_busy_percent: f64,
+    /// Processes that waited for a processor, on average over the minute before.
+    pub load_average: f64,
+    /// Faults, as sentences.
+    pub faults: Vec<String>,
+}
+
+impl MapiLane {
+    /// Builds both sites; no server and no node runs yet.
+    ///
+    /// # Errors
+    /// Fails when the kernel refuses, or the Python lacks a package.
+    pub(super) fn create(environment: &ProgramEnvironment, python: &Path) -> Result<Self> {
+        let run = LabRun::create(environment)?;
+        let logs = run.subdirectory("logs")?;
+        let directory = run.subdirectory("mail-clients")?;
+        let programs = MailboxPrograms::install(python, &run.subdirectory("mailbox")?)?;
+        let topology =
+            LabTopology::create_with(&run, &[LabSite::Near, LabSite::Far], OffloadMode::Kept)?;
+        let nodes = LabNodes::prepare(&run, &topology, &logs)?;
+        let content = MailboxContent {
+            attachment: directory.join("attachment.bin"),
+            warm_up: directory.join("warm-up.bin"),
+            sync_body: 0,
+        };
+        Ok(Self {
+            nodes,
+            emulator: None,
+            server: None,
+            programs,
+            topology,
+            logs,
+            directory,
+            content,
+            run,
+        })
+    }
+
+    /// Puts a link between the sites in place of the one before, removes the nodes, and makes new
+    /// content.
+    ///
+    /// # Errors
+    /// Fails when the emulator does not start, or files cannot be written.
+    pub(super) fn set_link(&mut self, link: LinkKind, one_way_delay_ms: u32) -> Result<()> {
+        self.set_words(link.words(one_way_delay_ms))?;
+        let bytes_per_second = link.bits_per_second() / 8;
+        let body = bytes_per_second * SYNC_SECONDS / SYNC_MESSAGES;
+        self.set_content(
+            bytes_per_second * SPAN_SECONDS,
+            bytes_per_second * WARM_UP_SECONDS,
+            usize::try_from(body).map_or(SYNC_BODY_MAX, |body| body.min(SYNC_BODY_MAX)),
+        )
+    }
+
+    /// Makes a link with these arguments of `trunkline emulate run`.
+    ///
+    /// # Errors
+    /// Fails when the emulator does not start.
+    pub(super) fn set_words(&mut self, words: Vec<String>) -> Result<()> {
+        self.nodes.stop()?;
+        if let Some(mut emulator) = self.emulator.take() {
+            emulator.stop(ProcessSignal::Terminate)?;
+        }
+        let words = LinkArguments(words);
+        let emulator = self
+            .topology
+            .start_emulator(&self.run, &self.logs, &words)?;
+        self.emulator = Some(emulator);
+        Ok(())
+    }
+
+    /// Makes new attachments of these sizes.
+    ///
+    /// # Errors
+    /// Fails when they cannot be written.
+    pub(super) fn set_content(
+        &mut self,
+        attachment: u64,
+        warm_up: u64,
+        sync_body: usize,
+    ) -> Result<()> {
+        write_random(&self.content.attachment, attachment, 1)?;
+        write_random(&self.content.warm_up, warm_up, 2)?;
+        self.content.sync_body = sync_body;
+        Ok(())
+    }
+
+    /// Starts the nodes anew for this mode.
+    ///
+    /// # Errors
+    /// Fails when they do not start.
+    pub(super) fn start_nodes(&mut self, mode: MailMode) -> Result<()> {
+        self.nodes.stop()?;
+        if !mode.has_nodes() {
+            return Ok(());
+        }
+        let mut extras = ExtraConfiguration {
+            // A flow that ended a moment before its nodes keeps the one that goes last waiting.
+            node: vec!["grace = \"1s\"".to_owned()],
+            ..ExtraConfiguration::default()
+        };
+        if mode == MailMode::Application {
+            extras.credentials = vec![self.account_file()?];
+            extras.accelerators = vec![
+                "[mapi]".to_owned(),
+                "mode = \"on\"".to_owned(),
+                "store_decrypted = true".to_owned(),
+            ];
+        }
+        self.nodes.configure(&self.topology, &extras)?;
+        self.nodes.start(&self.run)
+    }
+
+    /// Writes the file with the account, and says how the nodes' configuration names it.
+    fn account_file(&self) -> Result<String> {
+        let path = self.directory.join("accounts");
+        let line = format!("*\\{USER}:password:{PASSWORD}\n");
+        // Never open to others, not even as it is made.
+        fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)?
+            .write_all(line.as_bytes())?;
+        Ok(format!("accounts = \"{}\"", path.display()))
+    }
+
+    /// Carries attachments each way, so that the nodes know the path.
+    ///
+    /// # Errors
+    /// Fails when a client fails.
+    pub(super) fn warm_up(&mut self) -> Result<()> {
+        self.start_server()?;
+        for action in [MailAction::SaveAttachment, MailAction::SendAttachment] {
+            let mut order = ClientOrder::new(MailClient::OutlookXp, action, MailProtection::None);
+            order.subject = WARM_UP_SUBJECT;
+            order.file = Some(&self.content.warm_up);
+            self.place()
+                .run(LabSite::Near, &order)
+                .context("making the path known")?;
+        }
+        Ok(())
+    }
+
+    /// Measures one cell on the link and with the nodes there are.
+    ///
+    /// # Errors
+    /// Fails when a client fails, something ends by itself, or the lab is interrupted.
+    pub(super) fn measure(
+        &mut self,
+        cell: &MapiCell,
+        limit_seconds: Option<f64>,
+    ) -> Result<MapiCellResult> {
+        self.start_server()?;
+        if cell.mode.has_nodes() {
+            // The bytes of the former attachment are in the dictionaries.
+            self.nodes.empty_dictionaries()?;
+        }
+        if cell.state == ContentState::Again {
+            let order = ClientOrder::new(
+                cell.client.other(),
+                MailAction::SaveAttachment,
+                cell.protection,
+            );
+            self.place().run(LabSite::Near, &order)?;
+        }
+        let mut order = ClientOrder::new(cell.client, cell.action, cell.protection);
+        order.is_optimised = cell.mode == MailMode::Exchange;
+        order.limit_seconds = limit_seconds;
+        let attachment = self.content.attachment.clone();
+        order.file = Some(&attachment);
+        let load_average = load_average();
+        let before = ProcessorTime::now()?;
+        let wan_before = self.wan_bytes()?;
+        let outcome = self
+            .place()
+            .run(LabSite::Near, &order)
+            .with_context(|| format!("in {}", cell.name()))?;
+        let wan_bytes = self.wan_bytes()? - wan_before;
+        let cpu_busy_percent = ProcessorTime::now()?.busy_since(before) * 100.0;
+        self.check()?;
+        let accelerate = match cell.mode.has_nodes() {
+            true => Some(self.why()?),
+            false => None,
+        };
+        let identical = self.is_identical(&order, &outcome)?;
+        let mut faults = Vec::new();
+        if identical == Some(false) {
+            faults.push("what arrived is not what was sent".to_owned());
+        }
+        let goodput_kb_s = outcome.bytes as f64 / 1e3 / outcome.seconds.max(1e-9);
+        Ok(MapiCellResult {
+            cell: *cell,
+            goodput_kb_s,
+            peer_limit_kb_s: None,
+            of_target_rate: None,
+            is_held_by_peer: false,
+            seconds: outcome.seconds,
+            submit_seconds: outcome.submit_seconds,
+            bytes: outcome.bytes,
+            calls: outcome.calls,
+            wan_round_trips: None,
+            wan_bytes,
+            identical,
+            is_complete: outcome.is_complete,
+            accelerate,
+            cpu_busy_percent,
+            load_average,
+            faults,
+        })
+    }
+
+    /// Goodput of client and server alone, in kB/s: the client runs beside the server.
+    ///
+    /// # Errors
+    /// Fails when a client fails.
+    pub(super) fn measure_peers(&mut self, cell: &MapiCell) -> Result<f64> {
+        self.start_server()?;
+        let mut order = ClientOrder::new(cell.client, cell.action, cell.protection);
+        order.is_optimised = cell.mode == MailMode::Exchange;
+        order.file = Some(&self.content.attachment);
+        let outcome = self
+            .place()
+            .run(LabSite::Far, &order)
+            .with_context(|| format!("in {}, beside the server", cell.name()))?;
+        Ok(outcome.bytes as f64 / 1e3 / outcome.seconds.max(1e-9))
+    }
+
+    /// Makes the content with which the peers alone are measured.
+    ///
+    /// # Errors
+    /// Fails when it cannot be written.
+    pub(super) fn set_peer_content(&mut self) -> Result<()> {
+        self.set_content(PEER_BYTES, 1_000, SYNC_BODY_MAX)
+    }
+
+    /// Compares the content with that of the other end. What a client reads of a table or of a
+    /// synchronisation is compared with what the same client reads beside the server.
+    fn is_identical(
+        &self,
+        order: &ClientOrder<'_>,
+        outcome: &ClientOutcome,
+    ) -> Result<Option<bool>> {
+        let attachment = &self.content.attachment;
+        Ok(match order.action {
+            MailAction::SaveAttachment => {
+                Some(outcome.sha256 == sha256_of(attachment, outcome.bytes)?)
+            }
+            MailAction::SendAttachment if outcome.is_complete => {
+                let whole = fs::metadata(attachment)?.len();
+                let sent = self.server()?.sent(order.subject)?;
+                Some(outcome.bytes == whole && sent == sha256_of(attachment, whole)?)
+            }
+            MailAction::SendAttachment => None,
+            MailAction::Open | MailAction::List | MailAction::Synchronise => {
+                let beside = self.place().run(LabSite::Far, order)?;
+                Some(beside.is_complete && outcome.is_complete && beside.sha256 == outcome.sha256)
+            }
+        })
+    }
+
+    /// Accelerate stage of the near node for the newest flow to the mailbox.
+    ///
+    /// # Errors
+    /// Fails when the node does not answer or has seen no such flow.
+    pub(super) fn why(&self) -> Result<AccelerationReason> {
+        reasons::newest_why(&self.nodes, self.server()?.mailbox_port()?)
+    }
+
+    /// Starts the mail server anew.
+    ///
+    /// # Errors
+    /// Fails when it does not come up.
+    pub(super) fn start_server(&mut self) -> Result<()> {
+        if let Some(server) = self.server.take() {
+            server.stop()?;
+        }
+        let server = MailServer::start(
+            &self.run,
+            &self.topology,
+            &self.logs,
+            &self.programs,
+            &self.content,
+        )?;
+        self.server = Some(server);
+        Ok(())
+    }
+
+    fn server(&self) -> Result<&MailServer> {
+        self.server.as_ref().context("no mail server runs")
+    }
+
+    fn place(&self) -> MailClientPlace<'_> {
+        MailClientPlace {
+            topology: &self.topology,
+            programs: &self.programs,
+            directory: &self.directory,
+        }
+    }
+
+    /// Bytes on the link so far, both ways, by the counters of the device that goes to the emulator
+    /// on the near side.
+    fn wan_bytes(&self) -> Result<u64> {
+        let namespace = self.topology.namespace_file("wan");
+        let text = kernel::in_network_namespace(&namespace, || {
+            fs::read_to_string("/proc/thread-self/net/dev")
+        })?;
+        device_bytes(&text, TUN_NEAR).with_context(|| format!("{TUN_NEAR} is not there: {text}"))
+    }
+
+    /// Checks that everything still runs.
+    ///
+    /// # Errors
+    /// Fails when a process has ended.
+    pub(super) fn check(&mut self) -> Result<()> {
+        if let Some(server) = &mut self.server {
+            server.check()?;
+        }
+        self.nodes.check()?;
+        match &mut self.emulator {
+            Some(emulator) => emulator.check(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl MapiCellResult {
+    /// Counts round trips against the same cell without delay.
+    pub(super) fn count_round_trips(&mut self, without_delay: &Self) {
+        let rtt = 2.0 * f64::from(self.cell.one_way_delay_ms) / 1e3;
+        if rtt == 0.0 {
+            return;
+        }
+        let share = match self.cell.action.is_bulk() {
+            true => self.bytes as f64 / without_delay.bytes.max(1) as f64,
+            false => 1.0,
+        };
+        self.wan_round_trips = Some((self.seconds - without_delay.seconds * share) / rtt);
+    }
+
+    /// Compares with the peers alone.
+    pub(super) fn set_peer_limit(&mut self, peer_limit_kb_s: f64) {
+        let link = self.cell.link.payload_kb_s();
+        self.peer_limit_kb_s = Some(peer_limit_kb_s);
+        self.is_held_by_peer = peer_limit_kb_s < link;
+        if self.cell.action.is_bulk() || self.cell.action == MailAction::Synchronise {
+            self.of_target_rate = Some(self.goodput_kb_s / link.min(peer_limit_kb_s));
+        }
+    }
+}
+
+/// The sum of received and sent bytes of a device in the text of /proc/net/dev.
+fn device_bytes(text: &str, device: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| {
+        let (name, fields) = line.split_once(':')?;
+        (name.trim() == device).then_some(fields)
+    })?;
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let field = |place: usize| fields.get(place)?.parse::<u64>().ok();
+    Some(field(0)? + field(8)?)
+}
+
+/// Writes random bytes. No two runs share a byte, so that nothing a dictionary might keep can help.
+fn write_random(path: &Path, bytes: u64, stream: u64) -> Result<()> {
+    let mut file = fs::File::create(path).with_context(|| format!("writing {}", path.display()))?;
+    let mut random = SeededRandom::for_stream(u64::from(std::process::id()), stream);
+    let mut block = vec![0; 1 << 20];
+    let mut left = bytes;
+    while left > 0 {
+        let count = left.min(block.len() as u64) as usize;
+        random.fill(&mut block[..count]);
+        file.write_all(&block[..count])?;
+        left -= count as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_counters_are_read_by_their_name() {
+        let text = "Inter-|   Receive  |  Transmit\n face |bytes packets\n  \
+                    lo: 1 2 0 0 0 0 0 0 3 4 0 0 0 0 0 0\n \
+                    tun-a: 1000 5 0 0 0 0 0 0 234 6 0 0 0 0 0 0\n";
+        assert_eq!(device_bytes(text, TUN_NEAR), Some(1234));
+        assert_eq!(device_bytes(text, "tun-b"), None);
+    }
+}

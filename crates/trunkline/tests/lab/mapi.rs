@@ -1,0 +1,68 @@
+//! Tests of mail clients through a pair of nodes, with the lab's mailbox.
+
+use std::path::PathBuf;
+
+use bench::mapi::{self, MailAction, MapiCellResult};
+
+use crate::setting::{environment, turn};
+
+/// The Python that scripts/install.sh makes, if it is there.
+fn python() -> Option<PathBuf> {
+    let named = std::env::var_os("TRUNKLINE_MAILBOX_PYTHON").map(PathBuf::from);
+    let cache = std::env::var_os("TRUNKLINE_CACHE")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/trunkline")));
+    let python = named.or_else(|| Some(cache?.join("mailbox/bin/python3")))?;
+    python.exists().then_some(python)
+}
+
+/// Every result of these actions, by both clients with and without protection.
+fn exchange(actions: &[MailAction]) -> Option<Vec<MapiCellResult>> {
+    let Some(python) = python() else {
+        eprintln!("not run: no Python with impacket (scripts/install.sh test)");
+        return None;
+    };
+    let results = mapi::exchange(&environment(), &python, actions);
+    Some(results.expect("every client carries out its actions"))
+}
+
+fn all_are_accelerated(results: &[MapiCellResult]) {
+    for result in results {
+        let name = result.cell.name();
+        assert_eq!(result.identical, Some(true), "{name}");
+        assert!(result.bytes > 0 && result.is_complete, "{name}");
+        let why = result.accelerate.as_ref().expect("nodes ran");
+        assert_eq!(why.did, "mapi", "{name}: {why:?}");
+        assert_eq!(why.why_not, None, "{name}: {why:?}");
+        let has_repeated_calls = result.cell.action != MailAction::Open;
+        assert!(why.answered > 0 || !has_repeated_calls, "{name}: {why:?}");
+    }
+}
+
+#[test]
+fn mail_clients_are_accelerated_with_and_without_protection() {
+    let Some(_turn) = turn("mail clients", &[]) else {
+        return;
+    };
+    let actions = [
+        MailAction::SaveAttachment,
+        MailAction::SendAttachment,
+        MailAction::List,
+    ];
+    if let Some(results) = exchange(&actions) {
+        assert_eq!(results.len(), 12);
+        all_are_accelerated(&results);
+    }
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn mail_clients_are_accelerated_long_profile() {
+    let Some(_turn) = turn("mail clients, long profile", &[]) else {
+        return;
+    };
+    if let Some(results) = exchange(&MailAction::ALL) {
+        assert_eq!(results.len(), 20);
+        all_are_accelerated(&results);
+    }
+}
