@@ -38,7 +38,7 @@ pub(crate) struct BenchReduction {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     repeat: u64,
     /// Creates the dictionaries in this directory, and removes the dictionaries at the end. The
-    /// directory must be on the disk that you want to measure.
+    /// benchmark measures the disk that contains this directory.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     directory: PathBuf,
     /// Sets the size of each dictionary in memory.

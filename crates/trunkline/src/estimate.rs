@@ -44,7 +44,8 @@ const SEED: u64 = 1;
 /// the command has done nothing.
 #[derive(Debug, Args)]
 pub(crate) struct EstimateArguments {
-    /// Names the files, directories or packet captures to read. The name - means standard input.
+    /// Names the files, directories or packet captures to read. If a name is -, the command reads
+    /// data from standard input.
     #[arg(value_name = "FILE|DIR|PCAP", required = true)]
     inputs: Vec<PathBuf>,
     /// Stores the dictionaries of both ends in this directory for the next call, and creates the

@@ -92,12 +92,13 @@ struct LabRunArguments {
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Simulates the measurements in virtual time. Hosts with scripts, two Trunkline engines and the
-    /// link models run in one process. The simulation needs no privileges, servers or clients. The
-    /// same seed gives the same results.
+    /// link models run in one process. The simulation needs no root privileges, no real servers and
+    /// no real clients. Two simulations with the same seed give the same results.
     #[arg(long)]
     r#virtual: bool,
-    /// Simulates this many measurements at the same time [default: one for each processor].
-    /// Measurements in the real laboratory disturb each other, so they run one after the other.
+    /// Simulates this number of measurements at the same time [default: one for each processor].
+    /// Measurements in the real laboratory disturb each other, so the real laboratory runs one
+    /// measurement after the other.
     #[arg(long, value_name = "N", requires = "virtual", value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: Option<u16>,
     /// Compares the simulation with the real campaign in this directory [default: the plan's name with
@@ -125,8 +126,8 @@ struct ReportOutput {
     /// standard output instead of the table.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// Writes the HTML report to this file. The name - means standard output [default: report.html
-    /// in the directory of the results].
+    /// Writes the HTML report to this file. If FILE is -, the command writes the report to standard
+    /// output [default: report.html in the directory of the results].
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 }

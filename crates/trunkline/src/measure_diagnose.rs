@@ -46,7 +46,8 @@ const LONGEST_MAGIC: u64 = 6;
 /// not exist or is not a capture.
 #[derive(Debug, Args)]
 pub(crate) struct DiagnoseArguments {
-    /// Names the packet capture file to diagnose. The name - means standard input.
+    /// Names the packet capture file to diagnose. If FILE is -, the command reads the packet capture
+    /// from standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Shows every transfer in the packet capture, including short transfers, even if there are

@@ -44,8 +44,8 @@ struct InviteArguments {
     /// Reads the configuration of this node from this file.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
-    /// Sets the address at which the other node can reach this node. You need this option if
-    /// `listen` under [wan] names no address.
+    /// Sets the address at which the other node can reach this node. The option --address is
+    /// required if `listen` under [wan] names no address.
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
     /// Sets the name of the [[peer]] section for the joining node [default: the name that the
