@@ -18,7 +18,10 @@ use crate::ByteScript;
 use crate::seed::{CorpusSeed, seed, sized};
 
 /// Outputs after one input past which a half is taken to be in a circle.
-const MOST_OUTPUTS: usize = 10_000;
+pub(crate) const MOST_OUTPUTS: usize = 10_000;
+pub(crate) const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
+const SMB_PORT: u16 = 445;
 
 /// Any first bytes have a protocol or none.
 pub(crate) fn first_bytes(bytes: &[u8]) {
@@ -36,14 +39,15 @@ pub(crate) fn first_bytes(bytes: &[u8]) {
 pub(crate) fn halves(bytes: &[u8]) {
     let mut script = ByteScript::new(bytes);
     let entry = &ACCELERATORS[usize::from(script.byte()) % ACCELERATORS.len()];
-    let side = if script.byte().is_multiple_of(2) {
+    let chosen = script.byte();
+    let side = if chosen.is_multiple_of(2) {
         WanEnd::Near
     } else {
         WanEnd::Far
     };
     let mut state = settings(entry).start(start());
     state.set_calendar(Time::ZERO, Duration::from_secs(1_767_225_600));
-    let mut half = state.build(side, context());
+    let mut half = state.build(side, context(port_of(entry, chosen)));
     let mut now = Time::default();
     half.handle(now, AcceleratorInput::Start);
     while let Some(step) = script.step() {
@@ -73,6 +77,15 @@ pub(crate) fn halves(bytes: &[u8]) {
         half.handle(now, input);
     }
     drain(half.as_mut(), now);
+}
+
+/// The server's port of a flow. An accelerator with two kinds of halves tells them apart by it.
+fn port_of(entry: &registry::AcceleratorEntry, chosen: u8) -> u16 {
+    match (*entry == http::ENTRY, chosen / 2 % 2) {
+        (true, 0) => HTTP_PORT,
+        (true, _) => HTTPS_PORT,
+        (false, _) => SMB_PORT,
+    }
 }
 
 /// Bytes as every structure of SMB 2.
@@ -108,6 +121,17 @@ pub(crate) fn http_stored_heads(bytes: &[u8]) {
 /// Good inputs for [`http_stored_heads`].
 pub(crate) fn http_stored_heads_seeds() -> Vec<CorpusSeed> {
     vec![seed("heads", http::testing::HEADS)]
+}
+
+/// Bytes as a frame between two halves of HTTP.
+pub(crate) fn http_frames(bytes: &[u8]) {
+    http::testing::frames(bytes);
+}
+
+/// Good inputs for [`http_frames`].
+pub(crate) fn http_frames_seeds() -> Vec<CorpusSeed> {
+    let frames = http::testing::sample_frames().into_iter();
+    frames.map(|(name, bytes)| seed(name, bytes)).collect()
 }
 
 /// Bytes as the first message of a TLS client.
@@ -232,7 +256,7 @@ fn settle(halves: &mut [Box<dyn accelerate::AcceleratorHalf>; 2], now: Time) -> 
 }
 
 /// Settings with everything enabled.
-fn settings(entry: &registry::AcceleratorEntry) -> Arc<dyn AcceleratorSettings> {
+pub(crate) fn settings(entry: &registry::AcceleratorEntry) -> Arc<dyn AcceleratorSettings> {
     if *entry == smb::ENTRY {
         return Arc::new(smb::testing::settings());
     }
@@ -245,7 +269,7 @@ fn settings(entry: &registry::AcceleratorEntry) -> Arc<dyn AcceleratorSettings> 
     (entry.parse)(&SettingsTable::default()).expect("an empty table gives the defaults")
 }
 
-fn start() -> StartContext {
+pub(crate) fn start() -> StartContext {
     StartContext {
         memory_max: 1 << 20,
         random: SeededRandom::from_seed(2),
@@ -253,9 +277,9 @@ fn start() -> StartContext {
     }
 }
 
-fn context() -> HalfContext {
+pub(crate) fn context(port: u16) -> HalfContext {
     let settings = smb::testing::settings();
-    let host = |last| SocketAddr::from((Ipv4Addr::new(198, 18, 0, last), 445));
+    let host = |last| SocketAddr::from((Ipv4Addr::new(198, 18, 0, last), port));
     HalfContext {
         flow: 1,
         client: host(1),
@@ -324,9 +348,11 @@ pub(crate) fn halves_seeds() -> Vec<CorpusSeed> {
     let [signed_near, signed_far] = smb::testing::signed_conversation();
     let [sealed_near, sealed_far] = smb::testing::sealed_conversation();
     let [http_near, http_far] = http::testing::conversation();
+    let hello = http::testing::sample_hello();
     vec![
         seed("http-near", [&[2, 0][..], &scripted(&http_near)].concat()),
         seed("http-far", [&[2, 1][..], &scripted(&http_far)].concat()),
+        seed("https-near", [&[2, 2, 0][..], &sized(&hello)].concat()),
         seed("near", near),
         seed("far", far),
         seed("released", released),

@@ -23,6 +23,7 @@ mod configuration;
 mod correction;
 mod cursor;
 mod engine_peer;
+mod http_pair;
 mod iperf3;
 mod lab_plan;
 mod link_files;
@@ -136,6 +137,16 @@ pub const ENTRIES: &[FuzzEntry] = &[
         name: "accelerate_http_framing",
         run: accelerator::http_framing,
         seeds: accelerator::http_framing_seeds,
+    },
+    FuzzEntry {
+        name: "accelerate_http_frames",
+        run: accelerator::http_frames,
+        seeds: accelerator::http_frames_seeds,
+    },
+    FuzzEntry {
+        name: "accelerate_http_pair",
+        run: http_pair::pair,
+        seeds: http_pair::pair_seeds,
     },
     FuzzEntry {
         name: "accelerate_client_hello",

@@ -56,6 +56,8 @@ replays! {
     accelerate_http_stored_heads,
     accelerate_http_documents,
     accelerate_http_framing,
+    accelerate_http_frames,
+    accelerate_http_pair,
     accelerate_client_hello,
     accelerate_http2_client,
     tunnel_frame,

@@ -2,6 +2,7 @@
 
 pub use super::cache::testing::{HEADS, sample_record, stored_heads, stored_record};
 pub use super::prefetch::testing::{DOCUMENTS, documents};
+use super::prefetch::testing::{frame as prefetch_frame, sample_frames as prefetch_frames};
 
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use bytes::Bytes;
 use vocab::{FlowSegment, SeededRandom, Time};
 
 use super::config::{HttpSettings, INDEX_MAX};
+use super::recall::RecallFrame;
 use super::shared::HttpState;
+use super::tls::frames::TlsFrame;
 use super::wire::{BodyExpectation, MessagePart, MessageReader, Requests, Responses};
 use crate::AcceleratorInput;
 use crate::shared::testing::MemoryFiles;
@@ -137,6 +140,48 @@ fn follow<H: super::wire::Head>(
         }
     }
     (heads, payload, None)
+}
+
+/// Reads the bytes as each kind of frame between two halves.
+///
+/// # Panics
+/// When a frame is not read as it is written, or two parsers claim it.
+pub fn frames(bytes: &[u8]) {
+    let bytes = Bytes::copy_from_slice(bytes);
+    let recall = RecallFrame::parse(&bytes);
+    if let Some(Ok(frame)) = recall {
+        let written = frame.to_segment().bytes;
+        assert_eq!(RecallFrame::parse(&written), Some(Ok(frame)));
+    }
+    let tls = TlsFrame::parse(&bytes);
+    if let Ok(Some(frame)) = &tls {
+        let written = frame.to_segment().bytes;
+        assert_eq!(TlsFrame::parse(&written).as_ref(), Ok(&Some(frame.clone())));
+    }
+    let is_of_prefetch = prefetch_frame(&bytes);
+    let is_of_tls = matches!(tls, Ok(Some(_)));
+    let readers = [recall.is_some(), is_of_tls, is_of_prefetch];
+    let readers = readers.iter().filter(|reads| **reads).count();
+    assert!(readers <= 1, "a frame has one meaning");
+}
+
+/// Frames as the halves write them, with names.
+#[must_use]
+pub fn sample_frames() -> Vec<(&'static str, Bytes)> {
+    let recall = [
+        ("recall", RecallFrame::Recall(1)),
+        ("tagged", RecallFrame::Tagged(u64::MAX)),
+        ("confirmed", RecallFrame::Confirmed(1_767_225_600)),
+        ("unknown", RecallFrame::Unknown(3)),
+    ];
+    let recall = recall.map(|(name, frame)| (name, frame.to_segment().bytes));
+    let tls = super::tls::frames::samples().into_iter();
+    let tls = tls.map(|(name, frame)| (name, frame.to_segment().bytes));
+    recall
+        .into_iter()
+        .chain(tls)
+        .chain(prefetch_frames())
+        .collect()
 }
 
 /// Reads the bytes as the first message of a TLS client, in one piece and byte by byte.

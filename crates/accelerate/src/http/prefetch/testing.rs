@@ -3,10 +3,11 @@
 use bytes::Bytes;
 use vocab::SeededRandom;
 
-use super::document::ScannedDocument;
-use super::frames::PrefetchFrame;
+use super::document::{NamedSubresource, ScannedDocument};
+use super::frames::{PageId, PrefetchFrame, PrefetchId};
 use super::links;
 use super::reference::{DocumentUrl, ReferenceBase};
+use super::subresource::SubresourceKind;
 use super::{REFERENCES_MAX, URL_MAX};
 use crate::http::wire::ResponseHead;
 
@@ -33,11 +34,7 @@ pub fn documents(bytes: &[u8]) {
             assert!(whole.len() <= REFERENCES_MAX);
         }
     }
-    let frame = Bytes::copy_from_slice(bytes);
-    if let Ok(Some(frame)) = PrefetchFrame::parse(&frame) {
-        let written = frame.to_segment().bytes;
-        assert_eq!(PrefetchFrame::parse(&written), Ok(Some(frame)));
-    }
+    frame(&Bytes::copy_from_slice(bytes));
     let head = [b"HTTP/1.1 103 x\r\nLink: ", bytes, b"\r\n\r\n"].concat();
     if let Ok(head) = ResponseHead::parse(Bytes::from(head)) {
         links::named_by(&url(), &head.fields);
@@ -52,6 +49,52 @@ pub fn documents(bytes: &[u8]) {
         // A target is its own target.
         assert_eq!(base.resolve(&target).as_ref(), Some(&target));
     }
+}
+
+/// Reads the bytes as a frame of prefetches; true if they are one.
+///
+/// # Panics
+/// When it is not read as it is written.
+pub(in crate::http) fn frame(bytes: &Bytes) -> bool {
+    let Ok(Some(frame)) = PrefetchFrame::parse(bytes) else {
+        return false;
+    };
+    let written = frame.to_segment().bytes;
+    assert_eq!(PrefetchFrame::parse(&written), Ok(Some(frame)));
+    true
+}
+
+/// Frames that a near half and a far half send, with names.
+pub(in crate::http) fn sample_frames() -> Vec<(&'static str, Bytes)> {
+    let (page, id) = (PageId(3), PrefetchId(7));
+    let named = vec![NamedSubresource {
+        kind: SubresourceKind::Font,
+        target: b"/a.woff2".to_vec(),
+    }];
+    let head = Bytes::from_static(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n");
+    let frames = [
+        (
+            "prefetch-allows",
+            PrefetchFrame::Allows {
+                site: u64::MAX,
+                objects: 128,
+            },
+        ),
+        ("prefetch-wanted", PrefetchFrame::Wanted(id)),
+        (
+            "prefetch-promises",
+            PrefetchFrame::Promises {
+                page,
+                first: id,
+                named,
+            },
+        ),
+        ("prefetch-head", PrefetchFrame::Head { id, head }),
+        ("prefetch-part", PrefetchFrame::Part { id, length: 9 }),
+        ("prefetch-done", PrefetchFrame::Done(id)),
+    ];
+    let bytes = frames.map(|(name, frame)| (name, frame.to_segment().bytes));
+    bytes.to_vec()
 }
 
 fn url() -> DocumentUrl {

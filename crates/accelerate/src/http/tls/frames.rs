@@ -279,42 +279,54 @@ fn certificate_name(reader: &mut ByteReader<'_>) -> Result<String, MalformedFram
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn every_frame() -> Vec<TlsFrame> {
-        let name = || "a.corp.example".to_owned();
-        let reason = ReasonCode::POLICY;
-        vec![
-            TlsFrame::Ask { name: name() },
-            TlsFrame::Begin {
-                name: name(),
-                carriage: TlsCarriage::Single,
-                may_store: true,
-            },
-            TlsFrame::Begin {
-                name: name(),
-                carriage: TlsCarriage::Lanes,
-                may_store: false,
-            },
-            TlsFrame::Relay,
+/// A frame of each kind, with its name.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn samples() -> Vec<(&'static str, TlsFrame)> {
+    let name = || "a.corp.example".to_owned();
+    let begin = |carriage, may_store| TlsFrame::Begin {
+        name: name(),
+        carriage,
+        may_store,
+    };
+    let reason = ReasonCode::POLICY;
+    vec![
+        ("tls-ask", TlsFrame::Ask { name: name() }),
+        ("tls-begin", begin(TlsCarriage::Single, true)),
+        ("tls-begin-lanes", begin(TlsCarriage::Lanes, false)),
+        ("tls-relay", TlsFrame::Relay),
+        (
+            "tls-facts",
             TlsFrame::Facts(OriginFacts {
                 names: vec![name(), "*.corp.example".to_owned()],
                 not_before: -5,
                 not_after: i64::MAX,
                 may_store: true,
             }),
+        ),
+        (
+            "tls-refused",
             TlsFrame::Refused(reason, CertificateFault::Expired),
+        ),
+        (
+            "tls-failed",
             TlsFrame::Failed(reason, CertificateFault::Other),
-            TlsFrame::Lane(3),
-            TlsFrame::Reset(4),
-            TlsFrame::ResetDone(4),
-            TlsFrame::LaneEnded(5, true),
-            TlsFrame::LaneEnded(5, false),
-            TlsFrame::Credit(6, 70_000),
-            TlsFrame::Taken(6, 1),
-        ]
+        ),
+        ("tls-lane", TlsFrame::Lane(3)),
+        ("tls-reset", TlsFrame::Reset(4)),
+        ("tls-reset-done", TlsFrame::ResetDone(4)),
+        ("tls-lane-ended", TlsFrame::LaneEnded(5, true)),
+        ("tls-lane-cut", TlsFrame::LaneEnded(5, false)),
+        ("tls-credit", TlsFrame::Credit(6, 70_000)),
+        ("tls-taken", TlsFrame::Taken(6, 1)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every_frame() -> impl Iterator<Item = TlsFrame> {
+        samples().into_iter().map(|(_, frame)| frame)
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(super) mod config;
 mod facts;
 mod far;
 mod far_lanes;
-mod frames;
+pub(super) mod frames;
 mod lanes;
 mod near;
 mod open_transfers;
