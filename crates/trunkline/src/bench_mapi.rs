@@ -28,7 +28,7 @@ const PYTHON_VARIABLE: &str = "TRUNKLINE_MAILBOX_PYTHON";
 /// Mail clients over the emulated WAN, with and without Trunkline.
 #[derive(Debug, Args)]
 pub(crate) struct BenchMapi {
-    /// Runs every cell, in more than a day. Without this option, the benchmark runs the accelerated
+    /// Runs every cell, in more than a day. Without --full, the benchmark runs the accelerated
     /// transfers of attachments over both links at four delays, and other cells only at OC-1 and
     /// 100 ms, in under 45 minutes.
     #[arg(long)]

@@ -32,8 +32,8 @@ use crate::progress::{ProgressDisplay, progress};
 #[derive(Debug, Args)]
 pub(crate) struct BenchSession {
     /// Simulates two sessions in virtual time, so that the results do not depend on the speed of
-    /// this machine. Without this option, two real nodes run over the emulator in network
-    /// namespaces, with or without root.
+    /// this machine. Without --virtual, two real nodes run over the emulator in network namespaces,
+    /// with or without root.
     #[arg(long)]
     r#virtual: bool,
     /// Runs only the measurements whose names contain one of these words, for example

@@ -49,7 +49,8 @@ pub(super) struct CalibrateArguments {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(20..=10_000))]
     seeds: Option<u32>,
     /// Also measures rates for which no earlier measurement shows that this host is fast enough,
-    /// and marks the certificate as forced. Without --force, Trunkline refuses such rates.
+    /// and marks the certificate as forced. Without --force, Trunkline refuses rates that no
+    /// measurement supports.
     #[arg(long)]
     force: bool,
     /// Writes the certificate to this file [default: emulator-certificate.json in Trunkline's state
