@@ -24,6 +24,7 @@
 //! and the rest continues. Each direction is measured alone before both are together (RFC 6349
 //! §3.3). The verdict depends only on thresholds that the user stated: the RFC has none.
 
+mod finished;
 mod judgement;
 mod known;
 mod one_ended;
@@ -41,6 +42,7 @@ use crate::procedure::{
 use crate::run::{IdealPath, PathMaximum, RunFigures};
 use crate::wire::{ServerLimits, TestDirection};
 
+pub use self::finished::{FinishedTest, RawRun};
 pub use self::known::{DirectionResults, LossCheck, RunResult};
 
 /// The share of the bottleneck's rate at which losses are counted, in percent: nearly full, and no

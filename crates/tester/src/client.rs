@@ -14,11 +14,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use measure::diagnosis::{found_no_room, interrupted};
 use measure::procedure::{
     ARRIVALS_MAX, ArrivalLog, BaselineRtt, MtuOutcome, OVERLOAD_PERCENT, PROBED_MTU_MAX,
     PathMtuTest, StreamPlan, StreamRecord, UdpExchange, UdpOpening,
 };
-use measure::turn_up::{RunPlan, RunPurpose, TestProfile, TurnUp, TurnUpTask};
+use measure::turn_up::{
+    FinishedTest, RawRun, RunPlan, RunPurpose, TestProfile, TurnUp, TurnUpTask,
+};
 use measure::wire::{
     ControlMessage, DATAGRAM_HEADER, DatagramHeader, DatagramKind, ServerLimits, SessionKey,
     SessionRole, StreamOrder, TestDirection,
@@ -26,10 +29,9 @@ use measure::wire::{
 use vocab::{Bitrate, Time};
 
 use super::conversation::{ALIVE_EVERY, ClientThreadState, MessageWriter, listen, speak};
-use super::finished::{FinishedTest, MeasurementFailure, RawRun};
+use super::failure::MeasurementFailure;
 use super::greeting::{CONNECT_MAX, GREETING_MAX, connect, greet, open_udp, resolve, unexpected};
 use super::local_limits;
-use super::observation::{found_no_room, interrupted};
 use super::options::RunOptions;
 use super::plausible;
 use super::streams::StreamSender;

@@ -13,10 +13,9 @@
 
 mod client;
 mod conversation;
-mod finished;
+mod failure;
 mod greeting;
 mod local_limits;
-mod observation;
 mod one_ended;
 mod options;
 mod plausible;
@@ -33,8 +32,7 @@ use measure::procedure::{UDP_HEADERS_IPV4, UDP_HEADERS_IPV6};
 
 pub use client::run;
 pub use conversation::{ALIVE_EVERY, SILENCE_MAX};
-pub use finished::{FinishedTest, MeasurementFailure, RawRun};
-pub use observation::findings;
+pub use failure::MeasurementFailure;
 pub use one_ended::run_against_iperf3;
 pub use options::RunOptions;
 pub use report::{

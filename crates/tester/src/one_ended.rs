@@ -16,24 +16,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use measure::diagnosis::found_no_room;
 use measure::iperf3::{
     COOKIE_BYTES, ClientSession, ConnectionCount, SILENCE_MAX, ServerReport, SessionOutput,
     TestFailure, TestOrder, TestProtocol,
 };
 use measure::procedure::{MtuOutcome, StreamPlan};
 use measure::run::{self, ReadProgress, RunFigures};
-use measure::turn_up::{RunPlan, RunPurpose, TestProfile, TurnUp, TurnUpTask};
+use measure::turn_up::{
+    FinishedTest, RawRun, RunPlan, RunPurpose, TestProfile, TurnUp, TurnUpTask,
+};
 use measure::wire::TestDirection;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use vocab::ByteCount;
 
 use super::client::{describe, describe_stream};
 use super::conversation::random;
-use super::finished::{FinishedTest, MeasurementFailure, RawRun};
+use super::failure::MeasurementFailure;
 use super::greeting::CONNECT_MAX;
 use super::greeting::resolve;
 use super::local_limits;
-use super::observation::found_no_room;
 use super::options::RunOptions;
 use super::transfers::{RunTransfers, TransferResult, prepare_receiver, prepare_sender};
 use host::kernel;

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use measure::diagnosis::without_room;
 use measure::procedure::BaselineRtt;
 use measure::steps::{
     FRAME_OVERHEAD, ServicePlan, ServiceProcedure, StreamTest, ThroughputPlan, ThroughputProcedure,
@@ -15,8 +16,7 @@ use measure::wire::{ControlMessage, TestDirection};
 use vocab::Bitrate;
 
 use super::client::TwoEndedTest;
-use super::finished::MeasurementFailure;
-use super::observation::without_room;
+use super::failure::MeasurementFailure;
 use super::options::RunOptions;
 use host::progress::ProgressReporter;
 

@@ -14,6 +14,7 @@
 //!
 //! Several causes can hold at once. [`DiagnosisCause::None`] and [`DiagnosisCause::Unknown`] stand alone: the first says
 //! that nothing held the transfer back, the second that the measurement cannot tell.
+//! [`diagnose_test`] diagnoses a whole turn-up test, and keeps its own hosts' limits apart from the path's.
 //! docs/guides/diagnosis.md has the definitions, and how often the answers are right.
 
 mod bucket;
@@ -28,6 +29,7 @@ mod score;
 mod segment;
 mod statistics;
 mod stream;
+mod turn_up;
 mod two_ended;
 
 pub use finding::{CauseParameters, DiagnosisCause, DiagnosisFinding};
@@ -37,4 +39,5 @@ pub use one_ended::{TransferDiagnosis, diagnose_capture};
 pub use passage::CapturePlace;
 pub use score::{BucketTruth, DiagnosisScore, JudgedFinding, ScoreShare};
 pub use segment::{TcpOptions, TcpSegment};
+pub use turn_up::{diagnose_test, found_no_room, interrupted, without_room};
 pub use two_ended::diagnose;

@@ -36,7 +36,7 @@ const WINDOW_LIMITED_SHARE: f64 = 0.3;
 /// ... and the least share of window / baseline RTT that must have been reached.
 const WINDOW_FILLED: f64 = 0.6;
 /// Share of the requested rate below which the sender itself is the limit.
-const SENT_SHARE: f64 = 0.95;
+pub(super) const SENT_SHARE: f64 = 0.95;
 /// Answers that come in less than this share of the baseline RTT come from somewhere nearer.
 const NEARER: f64 = 0.7;
 /// ... and are at least this much earlier, more than clocks and hosts err.

@@ -9,8 +9,8 @@ use measure::wire::TestDirection;
 
 use super::plots::{PlotSeries, lines};
 use super::{purpose, text};
-use crate::finished::{FinishedTest, RawRun};
 use host::html::{STYLE, escape};
+use measure::turn_up::{FinishedTest, RawRun};
 
 /// Description of how path MTU, RTT and rate were found between two ends of ours.
 const WHOLE: &str = "Path MTU: probes over UDP that may not be cut up, to the byte (RFC 8899). Baseline RTT: the \

@@ -7,8 +7,8 @@ use measure::wire::{RunSample, TestDirection};
 use serde_json::{Map, Value, json};
 
 use super::{path_mtu, purpose};
-use crate::finished::{FinishedTest, RawRun};
-use crate::observation::findings;
+use measure::diagnosis::diagnose_test;
+use measure::turn_up::{FinishedTest, RawRun};
 
 /// The version of this document; a name that is there keeps its meaning.
 const FORMAT: u32 = 1;
@@ -57,7 +57,7 @@ pub fn json(finished: &FinishedTest) -> Value {
             .baseline()
             .map(|found| found.samples.iter().copied().map(ms).collect::<Vec<_>>()),
         "directions": each,
-        "diagnosis": findings(finished)
+        "diagnosis": diagnose_test(finished)
             .iter()
             .map(|(direction, finding)| {
                 let parameters: Map<String, Value> = finding

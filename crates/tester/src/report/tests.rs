@@ -14,8 +14,8 @@ use measure::wire::{DatagramArrival, RunSample};
 use vocab::{Bitrate, ByteCount};
 
 use super::*;
-use crate::finished::{FinishedTest, RawRun};
 use crate::steps::SteppedTest;
+use measure::turn_up::{FinishedTest, RawRun};
 
 /// A line of 10 Mbit/s and 40 ms, and a host that reaches three quarters of it.
 fn finished() -> FinishedTest {

@@ -11,8 +11,8 @@ use measure::turn_up::{RunPurpose, RunResult, TurnUpVerdict};
 use measure::wire::TestDirection;
 use vocab::Bitrate;
 
-use crate::finished::FinishedTest;
-use crate::observation::findings;
+use measure::diagnosis::diagnose_test;
+use measure::turn_up::FinishedTest;
 
 /// Columns of the terminals that it is made for.
 const COLUMNS: usize = 80;
@@ -25,7 +25,7 @@ const UNTOLD: &str = "This test cannot find a policer, a shaper, a queue or loss
 /// The verdict in one line.
 #[must_use]
 pub fn headline(finished: &FinishedTest) -> String {
-    let found = findings(finished);
+    let found = diagnose_test(finished);
     let mut causes: Vec<&str> = Vec::new();
     for (_, finding) in &found {
         let name = finding.cause.name();
@@ -150,7 +150,7 @@ fn write_all(out: &mut String, finished: &FinishedTest) -> std::fmt::Result {
     for direction in &turn_up.profile().directions {
         write_direction(out, finished, *direction)?;
     }
-    let found = findings(finished);
+    let found = diagnose_test(finished);
     writeln!(out, "\ndiagnosis")?;
     for (direction, finding) in found {
         let head = format!("  {:<5}", direction.name());

@@ -1,12 +1,13 @@
-//! Result of a test: its plan with every figure, or the reason why there is none.
+//! Result of a whole test: its plan with every figure.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use measure::run::{self, IdealPath, ReadProgress, RunSecond};
-use measure::turn_up::{RunPlan, TurnUp};
-use measure::wire::{RunSample, TestDirection};
 use vocab::ByteCount;
+
+use super::{RunPlan, TurnUp};
+use crate::run::{self, IdealPath, ReadProgress, RunSecond};
+use crate::wire::{RunSample, TestDirection};
 
 /// A test that is over, or as far as it came.
 #[derive(Debug)]
@@ -63,8 +64,3 @@ impl RawRun {
         run::received_figures(&self.reads, connections, window, plan.duration, ideal)
     }
 }
-
-/// Reason why nothing could be measured.
-#[derive(Debug, thiserror::Error)]
-#[error("could not measure: {0:#}")]
-pub struct MeasurementFailure(pub anyhow::Error);

@@ -1,12 +1,12 @@
 //! Report about packets that reached the receiving host and found no room in the tester's socket.
 
-use measure::diagnosis::{CauseParameters, DiagnosisCause, DiagnosisFinding};
-use measure::procedure::{LimitedBy, StreamRecord};
-use measure::wire::TestDirection;
 use vocab::Bitrate;
 
 use super::is_kept;
-use crate::finished::FinishedTest;
+use crate::diagnosis::{CauseParameters, DiagnosisCause, DiagnosisFinding};
+use crate::procedure::{LimitedBy, StreamRecord};
+use crate::turn_up::FinishedTest;
+use crate::wire::TestDirection;
 
 /// Finding that the receiving host had no room for packets; [`None`] where it took in a stream that
 /// was as fast.
@@ -55,7 +55,8 @@ pub(super) fn receiver_limited(
 }
 
 /// Text with the number of packets that one of the tester's hosts had no room for, and the host.
-pub(crate) fn without_room(direction: TestDirection, packets: u64) -> String {
+#[must_use]
+pub fn without_room(direction: TestDirection, packets: u64) -> String {
     let host = match direction {
         TestDirection::Up => "the server's host",
         TestDirection::Down => "this host",
@@ -80,11 +81,8 @@ fn grouped(number: u64) -> String {
 }
 
 /// Remark about packets of a stream that one of the tester's hosts had no room for.
-pub(crate) fn found_no_room(
-    direction: TestDirection,
-    rate: Bitrate,
-    packets: u64,
-) -> Option<String> {
+#[must_use]
+pub fn found_no_room(direction: TestDirection, rate: Bitrate, packets: u64) -> Option<String> {
     (packets > 0).then(|| {
         format!(
             "{}, at {rate}: {}. They do not count as lost by the path",
