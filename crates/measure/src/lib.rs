@@ -12,7 +12,8 @@
 //!
 //! [`steps`] are the tests that go before TCP: service activation by Y.1564, throughput by RFC 2544.
 //!
-//! [`diagnosis`] names the limits of a transfer.
+//! [`session`] is the conversation of client and server as two machines, which run a whole test over sockets or in
+//! virtual time. [`diagnosis`] names the limits of a transfer.
 //!
 //! It opens no socket and reads no clock: a shell sends, receives, and hands in the measurements.
 
@@ -25,6 +26,7 @@ pub mod iperf3;
 pub mod metrics;
 pub mod procedure;
 pub mod run;
+pub mod session;
 pub mod steps;
 pub mod tcp_info;
 pub mod turn_up;

@@ -5,14 +5,12 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use measure::wire::{
-    ControlMessage, ServerLimits, SessionKey, SessionNonce, SessionRole, SharedKey, VERSION,
-    WireError,
-};
+use anyhow::{Context, Result, anyhow};
+use measure::session::{ClientGreeting, GreetedServer, GreetingError};
+use measure::wire::WireError;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::conversation::{MessageReader, MessageWriter, random};
+use super::conversation::{MessageWriter, only_message, random};
 use super::local_limits;
 use super::options::RunOptions;
 use host::stamped_sockets::{StampedDirection, stamp};
@@ -85,85 +83,35 @@ pub(super) fn connect(options: &RunOptions, server: SocketAddr) -> Result<TcpStr
     Ok(socket.into())
 }
 
-/// Result of a greeting.
-pub(super) struct GreetingResult {
-    pub(super) reader: MessageReader,
-    pub(super) writer: MessageWriter,
-    pub(super) session: u64,
-    pub(super) key: SessionKey,
-    pub(super) limits: ServerLimits,
-    pub(super) remarks: String,
-}
-
 /// Shows the server that we hold the key, and has it show the same.
 pub(super) fn greet(
     options: &RunOptions,
     server: SocketAddr,
-    stream: TcpStream,
-) -> Result<GreetingResult> {
-    let writer = MessageWriter::new(&stream)?;
-    let mut reader = MessageReader::new(stream);
+    stream: &TcpStream,
+) -> Result<GreetedServer> {
+    let writer = MessageWriter::new(stream)?;
+    let mut greeting = ClientGreeting::new(&options.words, random()?, options.dscp);
     let foreign = || format!("{server} answers, but it is not a `trunkline measure server`");
-    let greeting = reader.only(GREETING_MAX);
-    let ControlMessage::Hello {
-        oldest,
-        newest,
-        nonce: server_nonce,
-    } = greeting.map_err(|error| match error.is::<WireError>() {
+    let hello = only_message(stream, GREETING_MAX);
+    let hello = hello.map_err(|error| match error.is::<WireError>() {
         true => error.context(foreign()),
         false => error.context(format!(
             "{server} accepts the connection, but sends no greeting: it is not a `trunkline measure \
              server`, or a proxy or firewall on the path answers instead of the server"
         )),
-    })?
-    else {
-        bail!(foreign());
-    };
-    ensure!(
-        (oldest..=newest).contains(&VERSION),
-        "the server supports versions {oldest} to {newest} of the protocol, and this program supports \
-         version {VERSION}; use the same release at both ends"
-    );
-    let nonce: SessionNonce = random()?;
-    let key = SharedKey::from_words(&options.words);
-    writer.send(&ControlMessage::Authenticate {
-        version: VERSION,
-        dscp: options.dscp,
-        nonce,
-        proof: key.prove(SessionRole::Client, VERSION, &nonce, &server_nonce),
     })?;
-    let answer = reader.only(GREETING_MAX);
+    let proof = greeting.answer(&hello).map_err(|error| match error {
+        GreetingError::Foreign => anyhow!(foreign()),
+        other => other.into(),
+    })?;
+    writer.send(&proof)?;
+    let answer = only_message(stream, GREETING_MAX);
     let answer = answer.with_context(|| {
         format!(
             "{server} sent a greeting, but did not answer the proof of the key; it may be stopping"
         )
     })?;
-    match answer {
-        ControlMessage::Welcome {
-            proof,
-            session,
-            limits,
-            remarks,
-        } => {
-            ensure!(
-                key.verify(&proof, SessionRole::Server, VERSION, &nonce, &server_nonce),
-                "the server does not have the same key as this program"
-            );
-            Ok(GreetingResult {
-                reader,
-                writer,
-                session,
-                key: key.session(&nonce, &server_nonce),
-                limits,
-                remarks,
-            })
-        }
-        ControlMessage::Refused { text, retry, .. } if !retry.is_zero() => {
-            bail!("the server refuses the test: {text}; try again after this time")
-        }
-        ControlMessage::Refused { text, .. } => bail!("the server refuses the test: {text}"),
-        other => Err(unexpected(&other)),
-    }
+    Ok(greeting.finish(answer)?)
 }
 
 /// The socket of all probes and streams.
@@ -180,16 +128,6 @@ pub(super) fn open_udp(
     system::mark(&socket, options.dscp)?;
     stamp(&socket, StampedDirection::Received)?;
     Ok(socket)
-}
-
-/// Error for a message that the server should not have sent.
-pub(super) fn unexpected(message: &ControlMessage) -> anyhow::Error {
-    let text = format!("{message:?}");
-    let name: String = text
-        .chars()
-        .take_while(|one| one.is_alphanumeric())
-        .collect();
-    anyhow!("the server said `{name}` where it should not")
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use measure::iperf3::{
 };
 use measure::procedure::{MtuOutcome, StreamPlan};
 use measure::run::{self, ReadProgress, RunFigures};
+use measure::session::{describe_run, describe_stream};
 use measure::turn_up::{
     FinishedTest, RawRun, RunPlan, RunPurpose, TestProfile, TurnUp, TurnUpTask,
 };
@@ -30,7 +31,6 @@ use measure::wire::TestDirection;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use vocab::ByteCount;
 
-use super::client::{describe, describe_stream};
 use super::conversation::random;
 use super::failure::MeasurementFailure;
 use super::greeting::CONNECT_MAX;
@@ -191,7 +191,7 @@ impl<'a> OneEndedTest<'a> {
     }
 
     fn measure_run(&mut self, plan: RunPlan) -> Result<(), MeasurementFailure> {
-        let text = describe(&plan);
+        let text = describe_run(&plan);
         self.progress.step(self.turn_up.progress(), &text);
         match self.run(plan) {
             Ok(figures) => self.turn_up.run(figures),
@@ -304,8 +304,9 @@ impl<'a> OneEndedTest<'a> {
         let began = Instant::now();
         // The server sends until it is told to stop, and is told only when the reading here has ended.
         let is_over = || (self.interrupted)() || began.elapsed() >= plan.duration;
-        let (done, text) = (self.turn_up.progress(), describe(&plan));
-        let transferred = transfers.run(&is_over, &mut |_| self.progress.step(done, &text));
+        self.progress
+            .step(self.turn_up.progress(), &describe_run(&plan));
+        let transferred = transfers.run(&is_over);
         let own_busy = busy.permille();
         // What TCP has learned of the path by now streams would not: their packets are never cut up.
         let headers = self.turn_up.profile().tcp_headers;

@@ -2,26 +2,19 @@
 //! server as a turn-up test.
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use measure::diagnosis::without_room;
-use measure::procedure::BaselineRtt;
+use anyhow::{Result, anyhow, ensure};
+use host::progress::ProgressReporter;
+use measure::session::{StreamProcedure, check_frames};
 use measure::steps::{
-    FRAME_OVERHEAD, ServicePlan, ServiceProcedure, StreamTest, ThroughputPlan, ThroughputProcedure,
+    ServicePlan, ServiceProcedure, StreamTest, ThroughputPlan, ThroughputProcedure,
 };
-use measure::turn_up::{TestProfile, TestThresholds};
-use measure::wire::{ControlMessage, TestDirection};
 use vocab::Bitrate;
 
-use super::client::TwoEndedTest;
+use super::client::ConnectedClient;
 use super::failure::MeasurementFailure;
 use super::options::RunOptions;
-use host::progress::ProgressReporter;
-
-/// Pause before each stream, in which queues become empty.
-const REST: Duration = Duration::from_millis(200);
 
 /// A test of streams that is over, or as far as it came.
 #[derive(Debug)]
@@ -54,18 +47,21 @@ pub fn service(
         .saturating_add(plan.excess.bits_per_second());
     // The overshoot is a quarter above.
     let most = Bitrate::from_bits_per_second(most.saturating_add(most / 4));
-    stepped(options, is_over, progress, |test, baseline| {
+    let prepare = |client: &ConnectedClient<'_>| {
+        let limits = &client.greeted.limits;
         ensure!(
-            most <= test.limits.rate,
+            most <= limits.rate,
             "the server limits streams to {}, but the test needs {most} (a quarter above CIR + EIR); start \
              the server with --max-rate {most} or more",
-            test.limits.rate
+            limits.rate
         );
-        check_frames(&plan.frames, test.interface_mtu)?;
-        plan.stream_max = test.limits.order;
-        test.note(test.limits.shortens("--step", plan.step));
-        Ok(ServiceProcedure::new(plan, baseline))
-    })
+        check_frames(&plan.frames, client.interface_mtu)?;
+        plan.stream_max = limits.order;
+        let remark = limits.shortens("--step", plan.step);
+        let make = |baseline| ServiceProcedure::new(plan, baseline);
+        Ok((remark, make))
+    };
+    stepped(options, is_over, progress, prepare).map_err(MeasurementFailure)
 }
 
 /// Measures throughput, loss and bursts by RFC 2544.
@@ -78,100 +74,44 @@ pub fn throughput(
     is_over: &(dyn Fn() -> bool + Sync),
     progress: &dyn ProgressReporter,
 ) -> Result<SteppedTest<ThroughputProcedure>, MeasurementFailure> {
-    stepped(options, is_over, progress, |test, baseline| {
-        check_frames(&plan.frames, test.interface_mtu)?;
-        plan.max_rate = plan.max_rate.min(test.limits.rate);
-        plan.stream_max = test.limits.order;
-        test.note(test.limits.shortens("--trial", plan.goal.trial));
-        Ok(ThroughputProcedure::new(plan, baseline))
-    })
+    let prepare = |client: &ConnectedClient<'_>| {
+        let limits = &client.greeted.limits;
+        check_frames(&plan.frames, client.interface_mtu)?;
+        plan.max_rate = plan.max_rate.min(limits.rate);
+        plan.stream_max = limits.order;
+        let remark = limits.shortens("--trial", plan.goal.trial);
+        let make = |baseline| ThroughputProcedure::new(plan, baseline);
+        Ok((remark, make))
+    };
+    stepped(options, is_over, progress, prepare).map_err(MeasurementFailure)
 }
 
-fn check_frames(frames: &[u16], interface_mtu: u16) -> Result<()> {
-    let most = interface_mtu.saturating_add(FRAME_OVERHEAD);
-    match frames.iter().find(|frame| **frame > most) {
-        Some(frame) => bail!(
-            "this interface cannot send frames of {frame} bytes, because its MTU is {interface_mtu}; use at \
-             most {most}"
-        ),
-        None => Ok(()),
-    }
-}
-
-fn stepped<T: StreamTest>(
+/// Runs the test that `prepare` makes for a server, with a remark about it.
+fn stepped<T: StreamTest, M: FnOnce(Option<Duration>) -> T + 'static>(
     options: &RunOptions,
     is_over: &(dyn Fn() -> bool + Sync),
     progress: &dyn ProgressReporter,
-    begin: impl FnOnce(&mut TwoEndedTest<'_>, Option<Duration>) -> Result<T>,
-) -> Result<SteppedTest<T>, MeasurementFailure> {
+    prepare: impl FnOnce(&ConnectedClient<'_>) -> Result<(Option<String>, M)>,
+) -> Result<SteppedTest<T>> {
     let began = Instant::now();
-    let mut test = TwoEndedTest::begin(options, no_profile(), is_over, progress)
-        .map_err(MeasurementFailure)?;
-    let mut found = measure_baseline(&test)
-        .and_then(|baseline| begin(&mut test, baseline))
-        .map_err(MeasurementFailure)?;
-    let mut no_room = [0_u64; 2];
-    while let Some((direction, plan)) = found.next_stream() {
-        progress.step(found.progress(), &found.describe());
-        let record = test
-            .pause(REST + options.rest)
-            .and_then(|()| test.stream(direction, plan));
-        match record {
-            Ok(record) => {
-                no_room[direction as usize] += record.no_room;
-                found.handle(&record);
-            }
-            Err(error) => found.give_up(format!("the test ended early: {error:#}")),
-        }
+    let client = ConnectedClient::open(options, progress, |_| Ok(()))?;
+    let (server, local, mut hosts) = (client.server, client.local, client.hosts.clone());
+    let (remark, make) = prepare(&client)?;
+    hosts.extend(remark);
+    for remark in &hosts {
+        progress.note(remark);
     }
-    for (direction, packets) in TestDirection::BOTH.into_iter().zip(no_room) {
-        test.note((packets > 0).then(|| {
-            format!(
-                "{}: {}. These frames do not count as lost by the path; a burst with such frames does not count",
-                direction.name(),
-                without_room(direction, packets)
-            )
-        }));
+    let procedure = StreamProcedure::new(server, options.rest, make);
+    let procedure = client.run(procedure, is_over, progress)?;
+    for remark in procedure.remarks() {
+        progress.note(&remark);
+        hosts.push(remark);
     }
-    let _ = test.writer.send(&ControlMessage::Bye);
-    test.line.is_over.store(true, Ordering::Relaxed);
     Ok(SteppedTest {
-        found,
-        server: test.server,
-        local: test.local,
-        hosts: std::mem::take(&mut test.hosts),
+        found: procedure.finish().map_err(|why| anyhow!(why))?,
+        server,
+        local,
+        hosts,
         took: began.elapsed(),
     })
-}
-
-fn measure_baseline(test: &TwoEndedTest<'_>) -> Result<Option<Duration>> {
-    ensure!(
-        !test.turn_up.is_tcp_alone(),
-        "{}",
-        test.turn_up.remarks().join("; ")
-    );
-    test.progress.step(0.0, "baseline RTT");
-    let now = test.clock.now();
-    let mut probing = BaselineRtt::new(now, test.session, now.as_nanos());
-    test.exchange(&mut probing)?;
-    let found = probing
-        .outcome(test.clock.now())
-        .context("the probing of the round-trip time is over")?;
-    Ok(found.baseline())
-}
-
-/// Profile of a turn-up test, of which nothing is used here.
-fn no_profile() -> TestProfile {
-    TestProfile {
-        directions: TestDirection::BOTH.to_vec(),
-        walk_percent: Vec::new(),
-        windows: Vec::new(),
-        connections: 1,
-        connection_window: None,
-        duration: Duration::ZERO,
-        max_rate: Bitrate::from_bits_per_second(u64::MAX),
-        tcp_headers: 0,
-        target: None,
-        thresholds: TestThresholds::default(),
-    }
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use measure::procedure::{DepartureSchedule, StreamPlan};
-use measure::wire::{DatagramHeader, DatagramKind, SessionKey, SessionRole};
+use measure::session::{OutgoingStream, SentDatagrams};
 
 use host::stamped_sockets::sharpen_timers;
 use host::tester_sockets::{TesterClock, is_icmp_error};
@@ -13,51 +13,25 @@ use host::tester_sockets::{TesterClock, is_icmp_error};
 /// Interval of the checks for an interruption.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Sender of a stream, and its session.
-pub(super) struct StreamSender<'a> {
-    /// Connected, or with `to`.
-    pub(super) socket: &'a UdpSocket,
-    /// Destination, if the socket is not connected.
-    pub(super) to: Option<SocketAddr>,
-    /// Whose tag.
-    pub(super) role: SessionRole,
-    /// The session's.
-    pub(super) key: &'a SessionKey,
-    /// The session.
-    pub(super) session: u64,
-    /// The order.
-    pub(super) order: u32,
-}
-
-impl StreamSender<'_> {
-    /// Sends a stream, each packet at its time, and hands its stamp to `note`; returns how many went out.
-    /// `headers` are those of IP and UDP, which the plan counts.
-    ///
-    /// # Errors
-    /// When the socket fails for good.
-    pub(super) fn send(
-        &self,
-        plan: StreamPlan,
-        headers: u16,
-        clock: TesterClock,
-        is_over: &dyn Fn() -> bool,
-        note: &mut dyn FnMut(u64),
-    ) -> io::Result<u64> {
-        let length = usize::from(plan.ip_bytes.saturating_sub(headers));
-        let mut bytes = Vec::new();
-        pace(plan, clock, is_over, &mut |number, stamp| {
-            let head = DatagramHeader {
-                kind: DatagramKind::Data,
-                session: self.session,
-                order: self.order,
-                number,
-                stamp,
-                extra: 0,
-            };
-            head.emit(self.key, self.role, length, &mut bytes);
-            note(stamp);
-            put(self.socket, self.to, &bytes)
-        })
+/// Sends a stream over a socket, connected or to an address; each packet leaves at its time.
+///
+/// # Errors
+/// When the socket fails for good.
+pub(super) fn send_stream(
+    socket: &UdpSocket,
+    to: Option<SocketAddr>,
+    mut stream: OutgoingStream,
+    clock: TesterClock,
+    is_over: &dyn Fn() -> bool,
+) -> Result<SentDatagrams, String> {
+    let mut bytes = Vec::new();
+    let sent = pace(stream.plan, clock, is_over, &mut |number, stamp| {
+        stream.emit(number, stamp, &mut bytes);
+        put(socket, to, &bytes)
+    });
+    match sent {
+        Ok(datagrams) => Ok(stream.finish(datagrams)),
+        Err(error) => Err(format!("sending the stream: {error}")),
     }
 }
 

@@ -10,6 +10,8 @@
 mod capture;
 mod case;
 mod case_studies;
+#[path = "../common/kernel_counters.rs"]
+mod kernel_counters;
 mod stalls;
 mod transfer;
 mod world;

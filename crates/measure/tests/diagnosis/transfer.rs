@@ -6,13 +6,12 @@
 use std::time::Duration;
 
 use measure::diagnosis::{TcpRun, TcpSample};
-use measure::tcp_info::TcpInfo;
 use tcp::{
-    CongestionAlgorithm, ConnectionConfig, ConnectionInfo, FlowAddresses, TcpConnection,
-    TcpSegment, packet_length,
+    CongestionAlgorithm, ConnectionConfig, FlowAddresses, TcpConnection, TcpSegment, packet_length,
 };
 use vocab::{ByteCount, SeededRandom, Time};
 
+use crate::kernel_counters::kernel_counters;
 use crate::world::HopChain;
 
 /// IPv4 and TCP headers with the time stamp option.
@@ -344,28 +343,4 @@ impl SimulatedTransfer<'_> {
 enum Direction {
     Forward,
     Back,
-}
-
-/// Counters as the kernel gives them.
-fn kernel_counters(info: &ConnectionInfo) -> TcpInfo {
-    TcpInfo {
-        segment_bytes: info.segment_bytes,
-        rtt: info.rtt,
-        rtt_variance: info.rtt_variance,
-        rtt_min: info.rtt_min,
-        congestion_window: info.congestion_window,
-        slow_start_threshold: info.slow_start_threshold,
-        unacknowledged: info.unacknowledged,
-        segments_retransmitted: info.segments_retransmitted as u32,
-        bytes_acknowledged: info.bytes_acknowledged,
-        bytes_received: info.bytes_received,
-        bytes_sent: info.bytes_sent,
-        bytes_retransmitted: info.bytes_retransmitted,
-        busy: info.busy,
-        receive_window_limited: info.receive_window_limited,
-        send_buffer_limited: info.send_buffer_limited,
-        reorderings: info.reorderings,
-        peer_window: Some(info.peer_window),
-        ..TcpInfo::default()
-    }
 }

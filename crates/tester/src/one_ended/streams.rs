@@ -15,11 +15,11 @@ use measure::iperf3::{
     ConnectionCount, HELLO, ServerReport, SessionOutput, StampedHeader, TestOrder, TestProtocol,
 };
 use measure::procedure::{ArrivalLog, CountedStream, StreamPlan};
+use measure::session::{describe_stream, udp_headers};
 use measure::wire::{DatagramArrival, TestDirection};
 use vocab::{Bitrate, ByteCount};
 
 use super::{ControlConnection, LOOK_EVERY, OneEndedTest, REST};
-use crate::client::describe_stream;
 use crate::greeting::open_udp;
 use crate::streams::{pace, put};
 use host::tester_sockets::{IncomingDatagrams, SocketDropCounter, TesterClock, is_icmp_error};
@@ -211,7 +211,7 @@ impl OneEndedTest<'_> {
 
     /// Bytes above UDP of a stream's packets.
     fn payload(&self, plan: StreamPlan) -> u16 {
-        let headers = crate::udp_headers(self.server.ip());
+        let headers = udp_headers(self.server.ip());
         plan.ip_bytes.saturating_sub(headers)
     }
 }
