@@ -217,8 +217,10 @@ impl HttpNearHalf {
 
     /// Takes what the client sends.
     fn hear_client(&mut self, bytes: Bytes) {
-        self.held += bytes.len();
-        self.held_client.push_back(bytes);
+        if !bytes.is_empty() {
+            self.held += bytes.len();
+            self.held_client.push_back(bytes);
+        }
         self.take_client_bytes();
         self.close_when_too_much_waits();
     }
@@ -448,8 +450,11 @@ impl HttpNearHalf {
 
     /// Takes what the server answers.
     pub(super) fn hear_server(&mut self, bytes: Bytes) {
-        self.held += bytes.len();
-        self.held_server.push_back(bytes);
+        // All of a piece may have come ahead.
+        if !bytes.is_empty() {
+            self.held += bytes.len();
+            self.held_server.push_back(bytes);
+        }
         self.take_server_bytes();
         self.close_when_too_much_waits();
     }

@@ -256,6 +256,16 @@ fn far_half_is_told_how_much_may_come() {
 }
 
 #[test]
+fn response_ahead_may_come_behind_the_page() {
+    let mut stand = NearStand::promised();
+    stand.payload(1, "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npage");
+    stand.bring(1, 1, "");
+    let (asked, got) = stand.ask(2, IMAGE);
+    assert_eq!(asked, "");
+    assert!(got.ends_with("\r\n\r\nimage"), "{got}");
+}
+
+#[test]
 fn response_ahead_answers_its_client_once() {
     let mut stand = NearStand::promised();
     stand.bring(1, 1, "Cache-Control: private\r\n");
