@@ -59,7 +59,7 @@ pub(crate) struct BenchDiagnosis {
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Measures nothing, and diagnoses the captures in the directory of --keep again, for the test
-    /// cases in the file of --results. With this option you can test in a minute, and without
+    /// cases in the file of --results. With --again, you can test in a minute, and without
     /// privileges, how another build of Trunkline diagnoses the same captures.
     #[arg(long, requires = "keep", requires = "results")]
     again: bool,

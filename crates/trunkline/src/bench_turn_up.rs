@@ -40,8 +40,8 @@ pub(crate) struct BenchTurnUp {
     /// Runs only these parts of the benchmark.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART,...")]
     only: Vec<TurnUpPart>,
-    /// Sets the rates of tbf (the kernel's token bucket filter). tbf counts Ethernet headers, so IP
-    /// packets of 1,500 bytes get 1500/1514 of each rate.
+    /// Sets the rates of tbf (the kernel's token bucket filter). The filter counts Ethernet headers, so
+    /// IP packets of 1,500 bytes get 1500/1514 of each rate.
     #[arg(
         long,
         value_name = "RATE,...",

@@ -57,7 +57,8 @@ struct UpArguments {
 #[derive(Debug, Args)]
 struct CellChoice {
     /// Runs only the measurements whose names contain one of these words. If a word has several
-    /// parts, as `CIFS+T1+/A/`, the name must contain all parts.
+    /// parts joined by +, such as `CIFS+T1+/A/`, the name of the measurement must contain all
+    /// parts.
     #[arg(long, value_name = "WORD,...", value_delimiter = ',')]
     cells: Vec<String>,
     /// Transfers every document completely, even if the transfer takes a long time.

@@ -184,11 +184,11 @@ struct MeasureRunArguments {
     #[arg(long, value_enum, default_value_t = DirectionOption::Both)]
     direction: DirectionOption,
     /// Tests TCP with these window sizes, in percent of the bandwidth-delay product (BDP). The
-    /// value 0 switches these test runs off.
+    /// value 0 switches off the TCP test runs with windows in percent.
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_values_t = WALK_PERCENT)]
     walk: Vec<u64>,
-    /// Tests TCP with these window sizes in addition, each with one connection. Use the window
-    /// sizes of the hosts that will use the circuit.
+    /// Also tests TCP with these window sizes, each with one connection. Use the window sizes of the
+    /// hosts that will use the circuit.
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     window: Vec<ByteCount>,
     /// Sets the number of TCP connections of the parallel test run. The value 1 omits the parallel

@@ -55,7 +55,7 @@ struct FarEndArguments {
     #[arg(long, value_enum, default_value_t = DirectionOption::Both)]
     direction: DirectionOption,
     /// Sends nothing for this time before each stream, so that the token buckets of policers and
-    /// shapers fill again. This time must be at least bucket size / rate.
+    /// shapers fill again. The time of --rest must be at least bucket size / rate.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "500ms")]
     rest: Duration,
     /// Prints the results as one JSON object.

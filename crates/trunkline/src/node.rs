@@ -102,8 +102,8 @@ struct ReloadArguments {
 
 #[derive(Debug, Args)]
 struct PurgeArguments {
-    /// Removes the stored content of this accelerator, for example `http`. Without this argument,
-    /// the node empties its dictionary.
+    /// Removes the stored content of this accelerator, for example `http`. Without ACCELERATOR, the
+    /// node empties its dictionary.
     #[arg(value_name = "ACCELERATOR")]
     accelerator: Option<String>,
     /// Removes only stored content whose name begins with this prefix. For the accelerator `http`,

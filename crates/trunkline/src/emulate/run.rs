@@ -50,7 +50,7 @@ pub(super) struct EmulateRunArguments {
 pub(super) struct ForceArguments {
     /// Sets a rate even if no measurement shows that this host is fast enough for the rate, and
     /// marks the link as forced in every table, JSON object, metric, log and certificate. Without
-    /// --force, Trunkline refuses such a rate.
+    /// --force, Trunkline refuses a rate that no measurement supports.
     #[arg(long)]
     force: bool,
 }
