@@ -131,7 +131,12 @@ impl CampaignOutcome {
     ///
     /// # Errors
     /// Fails when the plan in the journal is not understood.
-    pub fn of(journal: CampaignJournal) -> Result<Self> {
+    pub fn of(mut journal: CampaignJournal) -> Result<Self> {
+        if journal.header.is_simulation {
+            // Series that run at the same time end in any order.
+            let key = |attempt: &SeriesAttempt| (attempt.series.clone(), attempt.attempt);
+            journal.attempts.sort_by_cached_key(key);
+        }
         let plan = journal.header.plan()?;
         let all = expansion::expand(&plan);
         let chosen = best_attempts(&plan, &journal, &all);

@@ -326,6 +326,7 @@ fn captured(packet: TappedPacket) -> CapturedPacket {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sample_outcome;
     use super::*;
     use crate::report;
     use host::progress::SilentProgress;
@@ -387,6 +388,22 @@ mod tests {
         let other = PLAN.replace("seed = 5", "seed = 6");
         let other = report::campaign_json(&simulated(&other, directory.path(), 2));
         assert_ne!(other.to_string(), one);
+    }
+
+    #[test]
+    fn order_of_finished_series_does_not_matter() {
+        let document = |is_reversed: bool| {
+            let mut journal = sample_outcome(1, "none").journal;
+            journal.header.is_simulation = true;
+            for (index, attempt) in journal.attempts.iter_mut().enumerate() {
+                attempt.took_s = 0.1 + 0.7 * index as f64;
+            }
+            if is_reversed {
+                journal.attempts.reverse();
+            }
+            report::campaign_json(&CampaignOutcome::of(journal).unwrap()).to_string()
+        };
+        assert_eq!(document(false), document(true));
     }
 
     #[test]

@@ -138,8 +138,9 @@ fn link_that_carries_nothing_has_no_session() {
 fn echo_takes_the_round_trip() {
     for mode in [None, Some(true)] {
         let echo = site(mode, 0.0).ping().unwrap();
-        // 84 bytes at 10 Mbit/s, twice.
+        // 84 bytes at 10 Mbit/s, twice; a packet of the nodes may be on the line.
         let expected = Duration::from_millis(40) + 2 * Duration::from_nanos(67_200);
-        assert_eq!(echo, expected, "{mode:?}");
+        let most = expected + 2 * Duration::from_micros(1_200);
+        assert!((expected..=most).contains(&echo), "{mode:?}: {echo:?}");
     }
 }
