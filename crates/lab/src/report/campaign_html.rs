@@ -128,12 +128,16 @@ fn write_summary(
     writeln!(
         out,
         "<p>Of {} cells {} are measured, {} failed, {} are not measured and {} are \
-         <code>not-built</code>: the lab has no server, client or accelerator for them.</p>",
+         <code>not-built</code>: {}.</p>",
         outcome.cells.len(),
         count(CellStatus::Measured),
         count(CellStatus::Failed),
         count(CellStatus::NotMeasured),
-        count(CellStatus::NotBuilt)
+        count(CellStatus::NotBuilt),
+        match outcome.journal.header.is_simulation {
+            true => "the simulation has no script for them",
+            false => "the lab has no server, client or accelerator for them",
+        }
     )?;
     let faults = outcome.faults();
     if faults.is_empty() && count(CellStatus::Measured) > 0 {
@@ -781,7 +785,7 @@ fn write_limits(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
 mod tests {
     use super::super::{campaign_json, campaign_table};
     use super::*;
-    use crate::cells::sample_outcome;
+    use crate::cells::{RealFigures, sample_outcome};
     use host::terminal::WIDTH;
 
     #[test]
@@ -828,6 +832,34 @@ mod tests {
             }
             let is_built = cell["status"] != "not-built";
             assert_eq!(cell["throughput_kB_s"].is_f64(), is_built, "{cell}");
+        }
+    }
+
+    #[test]
+    fn simulation_shows_its_deviation() {
+        let mut journal = sample_outcome(1, "none").journal;
+        journal.header.is_simulation = true;
+        let name = "CIFS/OC-1/250ms/loss=0%/A/fec=auto/random-once";
+        journal.real = Some(RealFigures {
+            started: "2026-11-27T04:26:37+00:00".to_owned(),
+            throughputs_kb_s: [(name.to_owned(), 1_000.0)].into(),
+        });
+        let outcome = CampaignOutcome::of(journal).unwrap();
+        let cell = outcome.cells.iter().find(|cell| cell.cell.name() == name);
+        let own = cell.unwrap().throughput.unwrap().median;
+        let deviation = 100.0 * (own / 1_000.0 - 1.0);
+        let document = campaign_json(&outcome);
+        assert_eq!(document["simulation"], true);
+        assert!(document["started"].is_null() && document["machine"].is_null());
+        let median = &document["real"]["median_deviation_percent"];
+        assert_eq!(median.as_f64(), Some(deviation.abs()));
+        let text = campaign_table(&outcome);
+        let page = campaign_html(&outcome).unwrap();
+        let percent = format!("{deviation:+.1}");
+        assert!(text.contains("simulation in virtual time") && text.contains(&percent));
+        assert!(page.contains("simulation in virtual time") && page.contains(&percent));
+        for line in text.lines() {
+            assert!(line.chars().count() <= WIDTH, "{line}");
         }
     }
 
