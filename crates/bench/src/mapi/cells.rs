@@ -195,11 +195,15 @@ impl MapiCell {
     }
 
     fn is_default(&self) -> bool {
-        let is_there = self.link == LinkKind::Oc1 && self.one_way_delay_ms == DEFAULT_DELAY_MS;
+        let is_delay = self.one_way_delay_ms == DEFAULT_DELAY_MS;
+        let is_there = self.link == LinkKind::Oc1 && is_delay;
         match (self.action.is_bulk(), self.mode, self.state) {
             (true, MailMode::Application, ContentState::First) => true,
             (true, MailMode::Baseline, ContentState::First) => self.one_way_delay_ms == 0,
-            (true, MailMode::Application, ContentState::Again) => is_there,
+            // Its bytes on the link are what counts, and T1 takes little processor time.
+            (true, MailMode::Application, ContentState::Again) => {
+                self.link == LinkKind::T1 && is_delay
+            }
             (true, _, _) => false,
             (false, MailMode::Baseline | MailMode::Application, _) => is_there,
             (false, MailMode::Transport | MailMode::Exchange, _) => false,

@@ -33,6 +33,7 @@ pub fn exchange(
     lane.set_words(LINK.map(str::to_owned).to_vec())?;
     lane.set_content(ATTACHMENT_BYTES, 1_000, BODY)?;
     lane.start_nodes(MailMode::Application)?;
+    lane.start_server()?;
     let mut results = Vec::new();
     for client in MailClient::ALL {
         for protection in MailProtection::ALL {

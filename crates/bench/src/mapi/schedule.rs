@@ -169,7 +169,8 @@ fn groups(cells: &[MapiCell]) -> Vec<MapiJobGroup> {
         .map(|cell| (*cell, MapiJob::Cell(*cell)))
         .collect();
     let mut references: Vec<MapiCell> = Vec::new();
-    for cell in cells {
+    let first = |cell: &&MapiCell| cell.state == ContentState::First;
+    for cell in cells.iter().filter(first) {
         let reference = cell.without_delay();
         if !cells.contains(&reference) && !references.contains(&reference) {
             references.push(reference);
@@ -319,6 +320,7 @@ impl MapiBench<'_> {
 fn run_job(job: &MapiJob, lane: &mut MapiLane) -> Result<MapiLaneEvent> {
     match job {
         MapiJob::Cell(cell) | MapiJob::Reference(cell) => {
+            lane.start_server()?;
             let result = lane.measure(cell, limit_seconds(job))?;
             Ok(MapiLaneEvent::Measured(*job, Box::new(result)))
         }

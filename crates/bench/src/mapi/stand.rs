@@ -245,7 +245,7 @@ impl MapiLane {
         Ok(())
     }
 
-    /// Measures one cell on the link and with the nodes there are.
+    /// Measures one cell on the link, with the nodes and the mail server that run.
     ///
     /// # Errors
     /// Fails when a client fails, something ends by itself, or the lab is interrupted.
@@ -254,7 +254,6 @@ impl MapiLane {
         cell: &MapiCell,
         limit_seconds: Option<f64>,
     ) -> Result<MapiCellResult> {
-        self.start_server()?;
         if cell.mode.has_nodes() {
             // The bytes of the former attachment are in the dictionaries.
             self.nodes.empty_dictionaries()?;
