@@ -19,6 +19,7 @@ use crate::bench_http::BenchHttp;
 use crate::bench_kill::BenchKill;
 use crate::bench_mapi::BenchMapi;
 use crate::bench_peers::EmulatorPeers;
+use crate::bench_profile::BenchProfile;
 use crate::bench_reduction::{BenchReduction, ReductionEnd};
 use crate::bench_session::BenchSession;
 use crate::bench_smb::BenchSmb;
@@ -61,6 +62,8 @@ enum BenchPart {
     Mapi(BenchMapi),
     // Its own text says more.
     Http(BenchHttp),
+    // Its own text says more.
+    Profile(BenchProfile),
     /// Runs one end of a transfer of the reduction benchmark. The benchmark itself starts this
     /// hidden command.
     #[command(hide = true)]
@@ -109,6 +112,7 @@ impl BenchArguments {
             BenchPart::Smb(smb) => smb.run(),
             BenchPart::Mapi(mapi) => mapi.run(),
             BenchPart::Http(http) => http.run(),
+            BenchPart::Profile(profile) => profile.run(),
             BenchPart::ReductionEnd(end) => end.run(),
         }
     }

@@ -20,6 +20,7 @@ mod bench_http;
 mod bench_kill;
 mod bench_mapi;
 mod bench_peers;
+mod bench_profile;
 mod bench_reduction;
 mod bench_session;
 mod bench_smb;
@@ -43,6 +44,7 @@ mod measure_steps;
 mod node;
 mod page_file;
 mod peer;
+mod profile;
 mod progress;
 
 use std::ffi::OsString;
@@ -98,6 +100,8 @@ enum ProgramCommand {
     Emulate(emulate::EmulateArguments),
     /// Measures a circuit by RFC 6349, between its two ends.
     Measure(measure::MeasureArguments),
+    /// Measures a network device as a black box.
+    Profile(profile::ProfileArguments),
 }
 
 impl ProgramCommand {
@@ -114,6 +118,7 @@ impl ProgramCommand {
             ProgramCommand::Bench(command) => command.run(),
             ProgramCommand::Emulate(command) => command.run(),
             ProgramCommand::Measure(command) => command.run(),
+            ProgramCommand::Profile(command) => command.run(),
         }
     }
 }

@@ -36,7 +36,7 @@ const CORES: [&str; 13] = [
 ];
 
 /// Each crate and the crates of this workspace that it may use outside of tests.
-const MAY_USE: [(&str, &[&str]); 24] = [
+const MAY_USE: [(&str, &[&str]); 25] = [
     ("vocab", &[]),
     ("simd", &[]),
     ("path", &["vocab"]),
@@ -78,6 +78,7 @@ const MAY_USE: [(&str, &[&str]); 24] = [
     ),
     ("emulator", &["vocab", "emulate", "host", "capture"]),
     ("tester", &["vocab", "measure", "host"]),
+    ("profiler", &["vocab", "profile", "emulate", "host"]),
     (
         "lab",
         &[
@@ -117,7 +118,7 @@ const MAY_USE: [(&str, &[&str]); 24] = [
         "trunkline",
         &[
             "vocab", "tunnel", "measure", "host", "capture", "estimate", "node", "emulator",
-            "tester", "lab", "bench",
+            "tester", "profiler", "lab", "bench",
         ],
     ),
 ];

@@ -97,10 +97,33 @@ impl ClaimedInterface {
         namespace: Option<&NetworkNamespace>,
         features: &[OffloadFeature],
     ) -> Result<()> {
-        let index = self.index;
-        self.claim = Some(in_namespace(namespace, move || claim(index))?);
+        self.claim(namespace)?;
         // Before it comes up, so that this host announces no address of its own on it.
         self.hide(namespace);
+        self.prepare(features)
+    }
+
+    /// Brings it up and switches `features` off, and leaves it visible to this host's network stack,
+    /// whose queueing discipline then sends the frames.
+    ///
+    /// # Errors
+    /// When another program of ours has it, or the user may not.
+    pub fn take_visible(
+        &mut self,
+        namespace: Option<&NetworkNamespace>,
+        features: &[OffloadFeature],
+    ) -> Result<()> {
+        self.claim(namespace)?;
+        self.prepare(features)
+    }
+
+    fn claim(&mut self, namespace: Option<&NetworkNamespace>) -> Result<()> {
+        let index = self.index;
+        self.claim = Some(in_namespace(namespace, move || claim(index))?);
+        Ok(())
+    }
+
+    fn prepare(&mut self, features: &[OffloadFeature]) -> Result<()> {
         for feature in features {
             self.switch_off(*feature);
         }
@@ -219,7 +242,7 @@ fn claim(index: i32) -> Result<UnixListener> {
     let address = SocketAddr::from_abstract_name(format!("trunkline-bridge-{index}"))?;
     UnixListener::bind_addr(&address).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => {
-            anyhow!("another link bridges it already; `trunkline emulate status` shows which")
+            anyhow!("another link bridges it already, or a profiler measures through it; `trunkline emulate status` shows the links")
         }
         _ => anyhow!(error).context("cannot be marked as taken"),
     })

@@ -22,7 +22,7 @@ use super::frame;
 use super::interface::{ClaimedInterface, in_namespace};
 use super::namespace::NetworkNamespace;
 use super::offload::{MergeOptions, PacketGroup, RunRefusals};
-use super::packet_system::{BATCH_FRAMES, FrameRing, FrameSender};
+use super::packet_system::{BATCH_FRAMES, FrameRing, FrameSender, is_transient};
 
 /// A stamp that is further from now was made by a clock that has been set since.
 const AGE_MAX: Duration = Duration::from_secs(1);
@@ -300,14 +300,6 @@ impl FrameRun {
             sender.send_pieces(&pieces)
         })
     }
-}
-
-/// Returns `true` if the same frame may be accepted a moment later.
-fn is_transient(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ENOBUFS | libc::EAGAIN | libc::EBUSY)
-    )
 }
 
 #[cfg(test)]

@@ -18,8 +18,6 @@ use std::slice;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::system::checked;
 
 /// `struct virtio_net_hdr` of linux/virtio_net.h, as PACKET_VNET_HDR puts it before each frame.
@@ -75,6 +73,56 @@ pub fn set_option<T>(
         )
     })
     .map(|_| ())
+}
+
+/// Selects the ring's version, with a virtio_net_hdr before each frame.
+fn set_version(socket: &OwnedFd) -> io::Result<()> {
+    set_option(
+        socket,
+        libc::SOL_PACKET,
+        libc::PACKET_VERSION,
+        &(libc::tpacket_versions::TPACKET_V2 as libc::c_int),
+    )?;
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1_i32)
+}
+
+/// Passes only frames that leave, and of each the first `kept_bytes`.
+fn show_sent_frames_only(socket: &OwnedFd, kept_bytes: usize) -> io::Result<()> {
+    /// `SKF_AD_OFF + SKF_AD_PKTTYPE` of linux/filter.h: the packet's type.
+    const PACKET_TYPE: u32 = (-0x1000_i32 + 4) as u32;
+    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let filter = [
+        step(
+            libc::BPF_LD | libc::BPF_B | libc::BPF_ABS,
+            0,
+            0,
+            PACKET_TYPE,
+        ),
+        step(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            0,
+            1,
+            u32::from(libc::PACKET_OUTGOING),
+        ),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, kept_bytes as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+/// Lets the kernel stamp frames where they enter or leave, instead of where they reach the socket.
+fn stamp_early(socket: &OwnedFd) -> io::Result<()> {
+    let flags = libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &flags)
 }
 
 /// Binds a socket to a device; frames of `protocol` are received from then on.
@@ -175,6 +223,26 @@ impl AsFd for PromiscuousGuard {
     }
 }
 
+/// Frames that a ring shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingDirection {
+    /// Frames that come into the device.
+    Received,
+    /// Frames that leave through the device, by way of its queueing discipline.
+    Sent,
+}
+
+/// Shape of a ring whose frames are measured, and may be cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingShape {
+    /// Frames to show.
+    pub direction: RingDirection,
+    /// Bytes of a frame that are kept; the rest of a longer frame is cut off.
+    pub kept_bytes: usize,
+    /// Memory of the ring, in bytes; it is never paged out.
+    pub ring_bytes: usize,
+}
+
 /// A frame as the kernel hands it over.
 #[derive(Debug)]
 pub struct ReceivedFrame<'a> {
@@ -186,6 +254,8 @@ pub struct ReceivedFrame<'a> {
     pub tag: Option<(u16, u16)>,
     /// Arrival time by CLOCK_REALTIME.
     pub stamp: Duration,
+    /// Length of the whole frame, of which `bytes` may hold only the first part.
+    pub whole_bytes: usize,
 }
 
 /// Received frames of one device.
@@ -200,6 +270,8 @@ pub struct FrameRing {
     next: usize,
     /// Buffer for assembling big frames.
     big: Box<[u8]>,
+    /// Shows frames that do not fit into a slot without their ends, instead of dropping them.
+    shows_cut_frames: bool,
     dropped: u64,
 }
 
@@ -212,13 +284,7 @@ impl FrameRing {
     pub fn open(index: i32, frame_bytes: usize) -> io::Result<Self> {
         let socket = raw_socket()?;
         let packet = libc::SOL_PACKET;
-        set_option(
-            &socket,
-            packet,
-            libc::PACKET_VERSION,
-            &(libc::tpacket_versions::TPACKET_V2 as libc::c_int),
-        )?;
-        set_option(&socket, packet, libc::PACKET_VNET_HDR, &1_i32)?;
+        set_version(&socket)?;
         set_option(&socket, packet, libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
         set_option(&socket, packet, libc::PACKET_COPY_THRESH, &1_i32)?;
         set_buffer(
@@ -227,10 +293,49 @@ impl FrameRing {
             libc::SO_RCVBUF,
             BIG_FRAMES_BYTES,
         )?;
+        let ring = Self::map(socket, frame_bytes, RING_BYTES)?;
+        set_promiscuous(&ring.socket, index)?;
+        bind(&ring.socket, index, libc::ETH_P_ALL as u16)?;
+        Ok(ring)
+    }
+
+    /// Starts to record frames of a device with the kernel's stamps, for a measurement.
+    ///
+    /// A received frame is stamped when the kernel takes it from the device, before it waits for a
+    /// processor. A sent frame is stamped when the kernel hands it to the device.
+    ///
+    /// # Errors
+    /// When the process may not open packet sockets, the memory is not there, or the device is gone.
+    pub fn open_measuring(index: i32, shape: RingShape) -> io::Result<Self> {
+        let socket = raw_socket()?;
+        set_version(&socket)?;
+        match shape.direction {
+            RingDirection::Received => {
+                set_option(
+                    &socket,
+                    libc::SOL_PACKET,
+                    libc::PACKET_IGNORE_OUTGOING,
+                    &1_i32,
+                )?;
+            }
+            RingDirection::Sent => show_sent_frames_only(&socket, shape.kept_bytes)?,
+        }
+        stamp_early(&socket)?;
+        let mut ring = Self::map(socket, shape.kept_bytes, shape.ring_bytes)?;
+        ring.shows_cut_frames = true;
+        if shape.direction == RingDirection::Received {
+            set_promiscuous(&ring.socket, index)?;
+        }
+        bind(&ring.socket, index, libc::ETH_P_ALL as u16)?;
+        Ok(ring)
+    }
+
+    /// Asks for a ring of slots for frames of `frame_bytes`, and maps it.
+    fn map(socket: OwnedFd, frame_bytes: usize, ring_bytes: usize) -> io::Result<Self> {
         // The kernel's own header, its alignment and the virtio_net_hdr come before the frame.
         let slot_bytes = (libc::TPACKET2_HDRLEN + 64 + frame_bytes).next_power_of_two();
         let block_bytes = BLOCK_BYTES.max(slot_bytes);
-        let blocks = RING_BYTES / block_bytes;
+        let blocks = ring_bytes / block_bytes;
         let slots = blocks * (block_bytes / slot_bytes);
         let request = libc::tpacket_req {
             tp_block_size: block_bytes as libc::c_uint,
@@ -238,7 +343,7 @@ impl FrameRing {
             tp_frame_size: slot_bytes as libc::c_uint,
             tp_frame_nr: slots as libc::c_uint,
         };
-        set_option(&socket, packet, libc::PACKET_RX_RING, &request)?;
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
         let length = blocks * block_bytes;
         // SAFETY: a new mapping of the ring that was just asked for, in its whole length.
         let memory = unsafe {
@@ -254,7 +359,7 @@ impl FrameRing {
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let ring = Self {
+        Ok(Self {
             socket,
             memory: memory.cast(),
             length,
@@ -262,11 +367,9 @@ impl FrameRing {
             slots,
             next: 0,
             big: vec![0; OFFLOAD_HEADER + FRAME_MAX].into_boxed_slice(),
+            shows_cut_frames: false,
             dropped: 0,
-        };
-        set_promiscuous(&ring.socket, index)?;
-        bind(&ring.socket, index, libc::ETH_P_ALL as u16)?;
-        Ok(ring)
+        })
     }
 
     /// Takes the next frame if there is one; says whether there was. A frame that the kernel could
@@ -304,11 +407,12 @@ impl FrameRing {
                     bytes,
                     tag,
                     stamp,
+                    whole_bytes: bytes.len(),
                 });
             } else {
                 self.dropped += 1;
             }
-        } else if held < header.tp_len as usize
+        } else if (held < header.tp_len as usize && !self.shows_cut_frames)
             || start < OFFLOAD_HEADER
             || start + held > self.slot_bytes
         {
@@ -327,6 +431,7 @@ impl FrameRing {
                 bytes,
                 tag,
                 stamp,
+                whole_bytes: header.tp_len as usize,
             });
         }
         status_word.store(libc::TP_STATUS_KERNEL, Ordering::Release);
@@ -395,6 +500,15 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
         .then_some(length)
 }
 
+/// Returns `true` if the kernel may take the same frame a moment later.
+#[must_use]
+pub fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOBUFS | libc::EAGAIN | libc::EBUSY)
+    )
+}
+
 /// Asks for a buffer, beyond the host's limit where that is allowed.
 fn set_buffer(
     socket: &OwnedFd,
@@ -433,12 +547,25 @@ impl FrameSender {
         Ok(Self { socket })
     }
 
+    /// Opens a sender whose frames pass the queueing discipline, so that a ring of sent frames
+    /// shows them.
+    ///
+    /// # Errors
+    /// When the process may not open packet sockets, or the interface is gone.
+    pub fn open_observable(index: i32) -> io::Result<Self> {
+        let socket = raw_socket()?;
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1_i32)?;
+        allow_to_send(&socket, SEND_BYTES)?;
+        bind(&socket, index, 0)?;
+        Ok(Self { socket })
+    }
+
     /// Hands over up to [`BATCH_FRAMES`] frames that need nothing done; says how many were taken
     /// before the first that was not.
     ///
     /// # Errors
     /// When the first one is not taken.
-    pub fn send(&self, frames: &[Bytes]) -> io::Result<usize> {
+    pub fn send<F: AsRef<[u8]>>(&self, frames: &[F]) -> io::Result<usize> {
         static NO_OFFLOAD: [u8; OFFLOAD_HEADER] = [0; OFFLOAD_HEADER];
         const EMPTY: libc::iovec = libc::iovec {
             iov_base: ptr::null_mut(),
@@ -449,6 +576,7 @@ impl FrameSender {
         // SAFETY: mmsghdr is plain data, for which all zeros is a value.
         let mut messages: [libc::mmsghdr; BATCH_FRAMES] = unsafe { mem::zeroed() };
         for ((message, pieces), frame) in messages.iter_mut().zip(&mut pieces).zip(frames) {
+            let frame = frame.as_ref();
             pieces[0].iov_base = NO_OFFLOAD.as_ptr().cast_mut().cast();
             pieces[0].iov_len = NO_OFFLOAD.len();
             pieces[1].iov_base = frame.as_ptr().cast_mut().cast();

@@ -27,7 +27,7 @@ use super::device::{LinkDevice, ReceivedPacket, beside};
 use super::frame;
 use super::interface::{ClaimedInterface, in_namespace};
 use super::namespace::NetworkNamespace;
-use super::packet_system::PromiscuousGuard;
+use super::packet_system::{PromiscuousGuard, is_transient};
 use super::xdp_system::{self as system, CopyMode, EpollSet, FRAME_MAX, QueueSocket};
 
 /// Pauses, and how many of them a batch may have, while the device takes nothing.
@@ -299,12 +299,4 @@ impl LinkDevice for XdpSocket {
         self.push_remaining();
         self.queues.iter().map(QueueSocket::lost).sum()
     }
-}
-
-/// Returns `true` if the kernel may accept more a moment later.
-fn is_transient(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ENOBUFS | libc::EAGAIN | libc::EBUSY)
-    )
 }

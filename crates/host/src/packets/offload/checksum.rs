@@ -8,12 +8,13 @@ use super::{TransportProtocol, word};
 
 /// A sum that is not folded yet.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct UnfoldedSum(u64);
+pub struct UnfoldedSum(u64);
 
 impl UnfoldedSum {
     /// Adds bytes that begin at an even offset of the summed data; an odd last byte is padded with
     /// zero.
-    pub(super) fn add(self, bytes: &[u8]) -> Self {
+    #[must_use]
+    pub fn add_bytes(self, bytes: &[u8]) -> Self {
         let (words, rest) = bytes.as_chunks::<4>();
         // 2^32 words of 32 bits fit, many times the longest packet.
         let mut sum: u64 = words
@@ -28,12 +29,14 @@ impl UnfoldedSum {
     }
 
     /// Adds a number of the header.
-    pub(super) fn add_word(self, value: u16) -> Self {
+    #[must_use]
+    pub fn add_word(self, value: u16) -> Self {
         Self(self.0 + u64::from(u16::from_ne_bytes(value.to_be_bytes())))
     }
 
     /// The sum as a header holds it, not complemented.
-    pub(super) fn fold(self) -> u16 {
+    #[must_use]
+    pub fn fold(self) -> u16 {
         let mut sum = self.0;
         while sum > 0xffff {
             sum = (sum & 0xffff) + (sum >> 16);
@@ -43,7 +46,8 @@ impl UnfoldedSum {
 
     /// The complement, which a header holds: all ones instead of zero, which is the same number
     /// and which UDP does not take for "none" (RFC 768).
-    pub(super) fn complement(self) -> u16 {
+    #[must_use]
+    pub fn complement(self) -> u16 {
         match !self.fold() {
             0 => 0xffff,
             sum => sum,
@@ -59,21 +63,21 @@ pub(super) fn pseudo_header(
     length: usize,
 ) -> UnfoldedSum {
     UnfoldedSum::default()
-        .add(addresses)
+        .add_bytes(addresses)
         .add_word(u16::from(transport.protocol()))
         .add_word(length as u16)
 }
 
 /// Returns `true` if the checksum in an IPv4 header, which is all of `header`, is right.
 pub(super) fn ipv4_header_is_valid(header: &[u8]) -> bool {
-    UnfoldedSum::default().add(header).fold() == 0xffff
+    UnfoldedSum::default().add_bytes(header).fold() == 0xffff
 }
 
 /// Writes the check sum of an IPv4 header, which is all of `header`.
 pub(super) fn write_ipv4_header(header: &mut [u8]) {
     const CHECKSUM: usize = 10;
     super::set_word(header, CHECKSUM, 0);
-    let sum = !UnfoldedSum::default().add(header).fold();
+    let sum = !UnfoldedSum::default().add_bytes(header).fold();
     super::set_word(header, CHECKSUM, sum);
 }
 
@@ -85,7 +89,7 @@ pub(super) fn transport_is_valid(
 ) -> bool {
     word(part, transport.checksum_offset()) != 0
         && pseudo_header(addresses, transport, part.len())
-            .add(part)
+            .add_bytes(part)
             .fold()
             == 0xffff
 }

@@ -17,7 +17,7 @@
 //!
 //! Nothing in here trusts a length or an offset, and nothing calls the kernel.
 
-mod checksum;
+pub mod checksum;
 mod merge;
 mod refusals;
 mod split;
@@ -182,7 +182,7 @@ fn long(bytes: &[u8], at: usize) -> u32 {
 /// pseudo header's sum, and so is summed itself. Both lie in the packet.
 pub fn finish_checksum(packet: &mut [u8], start: usize, at: usize) {
     let sum = checksum::UnfoldedSum::default()
-        .add(&packet[start..])
+        .add_bytes(&packet[start..])
         .complement();
     set_word(packet, at, sum);
 }

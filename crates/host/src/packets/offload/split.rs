@@ -188,7 +188,7 @@ impl<'a> ParsedGsoPacket<'a> {
         let whole = self.headers.len() - self.start + self.payload.len();
         let part = packet.len() - self.start;
         let sum = UnfoldedSum::default()
-            .add(&packet[self.start..])
+            .add_bytes(&packet[self.start..])
             .add_word(!(whole as u16))
             .add_word(part as u16)
             .complement();

@@ -1,0 +1,40 @@
+//! The device profiler's shell: ports, runs, records and reports around the core `profile`.
+//!
+//! ```text
+//!   plan.toml ─► measurement ─► run ─► port ─► device or cable ─► port ─┐
+//!                     │          ▲                                      │
+//!                     │          └───── traffic machine (core) ◄────────┤ stamps and arrivals
+//!                     ▼                        │                        │
+//!                  report                   records (columns on disk) ◄─┘
+//! ```
+//! All packets are sent and received on this host, so one clock stamps both ends. Losses of our own
+//! ports are counted apart from those of the device. The crate decides nothing about traffic: the core
+//! says which packet is sent when, and what became of it.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod benchmark;
+mod cable;
+mod clock;
+mod figures;
+mod measurement;
+mod neighbours;
+mod port;
+mod probe;
+mod records;
+pub mod report;
+mod run;
+
+pub use figures::{DelayFigures, DelaySamples};
+pub use measurement::{
+    MeasurementCell, MeasurementResult, MeasurementSettings, RunResult, measure,
+};
+/// Plan of a measurement, read from TOML.
+pub use profile::MeasurementPlan;
+
+pub use port::PortLocation;
+pub use records::{RecordEnd, RecordSummary};
+pub use run::{ArrivalCounts, IcmpCount, PortCounts, RunEnd, RunOutcome};
+
+/// Description of the stamps, for reports.
+pub const STAMPS: &str = "kernel: a frame is stamped where the kernel hands it to the driver, and where the kernel takes it from the driver; both by CLOCK_REALTIME of this host";

@@ -1,0 +1,302 @@
+//! Records of a measurement: a directory with one NumPy file for each column.
+//!
+//! ```text
+//!   receiver ─► rows ─► batches ─► [bounded channel] ─► writer thread ─► DIR/sent_ns.npy, …
+//! ```
+//! docs/formats/profile-records.md describes the files. The writer appends the rows of a batch to all
+//! columns and only then writes the new number of rows into the files' heads. So a run that is killed
+//! at any moment leaves columns of equal length. The receiver waits if the writer is
+//! [`BATCHES_WAITING`] batches behind; what the rings then cannot hold is counted as the ports' own
+//! loss.
+
+mod column;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, SyncSender};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, Result, anyhow};
+use profile::PacketRecord;
+use serde_json::Value;
+use vocab::Time;
+
+use column::{ColumnFile, ColumnType};
+
+/// Rows that go to the writer together.
+const BATCH_ROWS: usize = 8_192;
+/// Batches that wait for the disk: 2 s at 500,000 rows per second.
+const BATCHES_WAITING: usize = 128;
+
+/// Version of the format.
+pub(crate) const FORMAT: &str = "trunkline profile records, version 1";
+/// File that describes the columns, beside them.
+pub(crate) const ABOUT_FILE: &str = "about.json";
+
+/// A row of the columns: a packet, or a further copy of one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordRow {
+    /// Number of the run in its plan.
+    pub(crate) run: u32,
+    /// Record of the packet.
+    pub(crate) packet: PacketRecord,
+}
+
+/// Columns with their types and meanings.
+const COLUMNS: [(&str, ColumnType, &str); 9] = [
+    (
+        "run",
+        ColumnType::U32,
+        "number of the run in its plan, as in about.json",
+    ),
+    (
+        "sequence",
+        ColumnType::U32,
+        "number of the packet in its run, from 0, in the order of sending",
+    ),
+    ("flow", ColumnType::U32, "number of the flow in its run"),
+    ("size", ColumnType::U16, "length of the IP packet, bytes"),
+    (
+        "input",
+        ColumnType::U16,
+        "port of the device that the packet entered",
+    ),
+    (
+        "output",
+        ColumnType::U16,
+        "port that it left or should have left",
+    ),
+    ("sent_ns", ColumnType::I64, "time of sending, ns since 1970"),
+    (
+        "received_ns",
+        ColumnType::I64,
+        "time of arrival, ns since 1970; 0 if it did not arrive",
+    ),
+    (
+        "fate",
+        ColumnType::U8,
+        "0 delivered, 1 reordered, 2 further copy, 3 corrupted, 4 lost, 5 lost at our own port",
+    ),
+];
+
+/// Bytes of a row on the disk.
+pub(crate) const ROW_BYTES: u64 = 35;
+
+/// Ends of the recording.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordEnd {
+    /// All rows are in the file.
+    Complete,
+    /// The limit for the disk was reached; later rows are missing.
+    LimitReached,
+    /// The disk refused; later rows are missing.
+    Failed(String),
+}
+
+/// Result of the recording.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct RecordSummary {
+    /// Rows in the columns.
+    pub rows: u64,
+    /// Rows that came after the end of the recording.
+    pub missing_rows: u64,
+    /// End of the recording.
+    pub end: RecordEnd,
+}
+
+/// Records of a measurement that is under way.
+#[derive(Debug)]
+pub(crate) struct RecordWriter {
+    directory: PathBuf,
+    about: Value,
+    batch: Vec<RecordRow>,
+    batches: Option<SyncSender<Vec<RecordRow>>>,
+    thread: Option<JoinHandle<RecordSummary>>,
+}
+
+impl RecordWriter {
+    /// Makes the directory and its files, and starts the writer. `about` is an object that describes
+    /// the measurement; the files take at most `limit_bytes`.
+    ///
+    /// # Errors
+    /// When the directory exists and is not empty, or cannot be written.
+    pub(crate) fn create(directory: &Path, mut about: Value, limit_bytes: u64) -> Result<Self> {
+        let named = || format!("the records in {}", directory.display());
+        fs::create_dir_all(directory).with_context(named)?;
+        if fs::read_dir(directory)
+            .with_context(named)?
+            .next()
+            .is_some()
+        {
+            return Err(anyhow!(
+                "the directory {} is not empty; name a new one for the records",
+                directory.display()
+            ));
+        }
+        about["format"] = FORMAT.into();
+        about["complete"] = false.into();
+        about["columns"] = COLUMNS
+            .iter()
+            .map(|(name, kind, meaning)| {
+                serde_json::json!({"name": name, "type": kind.name(), "meaning": meaning})
+            })
+            .collect();
+        write_about(directory, &about).with_context(named)?;
+        let columns = COLUMNS
+            .iter()
+            .map(|(name, kind, _)| {
+                ColumnFile::create(&directory.join(format!("{name}.npy")), *kind)
+            })
+            .collect::<io::Result<Vec<_>>>()
+            .with_context(named)?;
+        let (batches, received) = mpsc::sync_channel(BATCHES_WAITING);
+        let rows_max = limit_bytes / ROW_BYTES;
+        let thread = thread::Builder::new()
+            .name("records".to_owned())
+            .spawn(move || write_batches(columns, &received, rows_max))?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            about,
+            batch: Vec::with_capacity(BATCH_ROWS),
+            batches: Some(batches),
+            thread: Some(thread),
+        })
+    }
+
+    /// Adds a row; waits while the writer is far behind.
+    pub(crate) fn add(&mut self, row: RecordRow) {
+        self.batch.push(row);
+        if self.batch.len() == BATCH_ROWS {
+            self.hand_over();
+        }
+    }
+
+    /// Hands all rows to the writer, so that a reader sees them soon.
+    pub(crate) fn hand_over(&mut self) {
+        let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH_ROWS));
+        if let Some(batches) = &self.batches {
+            // The writer ends only after this sender, or in a panic that `finish` reports.
+            let _ = batches.send(batch);
+        }
+    }
+
+    /// Replaces a field of the description.
+    pub(crate) fn describe(&mut self, field: &str, value: Value) {
+        self.about[field] = value;
+    }
+
+    /// Writes the last rows and the final description.
+    ///
+    /// # Errors
+    /// When the description cannot be written.
+    pub(crate) fn finish(mut self) -> Result<RecordSummary> {
+        self.hand_over();
+        let summary = self.end();
+        self.about["complete"] = (summary.end == RecordEnd::Complete).into();
+        self.about["records"] = serde_json::to_value(&summary)?;
+        write_about(&self.directory, &self.about)
+            .with_context(|| format!("the description in {}", self.directory.display()))?;
+        Ok(summary)
+    }
+
+    fn end(&mut self) -> RecordSummary {
+        self.batches = None;
+        let outcome = self.thread.take().map(JoinHandle::join);
+        match outcome {
+            Some(Ok(summary)) => summary,
+            _ => RecordSummary {
+                rows: 0,
+                missing_rows: 0,
+                end: RecordEnd::Failed("the writer panicked".to_owned()),
+            },
+        }
+    }
+}
+
+impl Drop for RecordWriter {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.hand_over();
+            self.end();
+        }
+    }
+}
+
+/// Replaces the description at once, so that no reader sees half of it.
+fn write_about(directory: &Path, about: &Value) -> io::Result<()> {
+    let fresh = directory.join("about.json.new");
+    let mut text = serde_json::to_vec_pretty(about)?;
+    text.push(b'\n');
+    fs::write(&fresh, text)?;
+    fs::rename(fresh, directory.join(ABOUT_FILE))
+}
+
+fn write_batches(
+    mut columns: Vec<ColumnFile>,
+    batches: &mpsc::Receiver<Vec<RecordRow>>,
+    rows_max: u64,
+) -> RecordSummary {
+    let mut summary = RecordSummary {
+        rows: 0,
+        missing_rows: 0,
+        end: RecordEnd::Complete,
+    };
+    for mut batch in batches {
+        let room = rows_max.saturating_sub(summary.rows);
+        if summary.end == RecordEnd::Complete && batch.len() as u64 > room {
+            summary.end = RecordEnd::LimitReached;
+            summary.missing_rows += batch.len() as u64 - room;
+            batch.truncate(room as usize);
+        } else if summary.end != RecordEnd::Complete {
+            summary.missing_rows += batch.len() as u64;
+            continue;
+        }
+        match write_batch(&mut columns, &batch, summary.rows) {
+            Ok(()) => summary.rows += batch.len() as u64,
+            Err(error) => {
+                tracing::error!(%error, "the records end here; the measurement continues without them");
+                summary.missing_rows += batch.len() as u64;
+                summary.end = RecordEnd::Failed(error.to_string());
+            }
+        }
+    }
+    summary
+}
+
+fn write_batch(columns: &mut [ColumnFile], batch: &[RecordRow], rows: u64) -> io::Result<()> {
+    let [
+        run,
+        sequence,
+        flow,
+        size,
+        input,
+        output,
+        sent,
+        received,
+        fate,
+    ] = columns
+    else {
+        unreachable!("there is a file for each column");
+    };
+    // Sequence, size and times are within the columns' ranges: the ports made them so.
+    run.append(batch, |row| row.run.to_le_bytes())?;
+    sequence.append(batch, |row| (row.packet.sequence as u32).to_le_bytes())?;
+    flow.append(batch, |row| row.packet.flow.to_le_bytes())?;
+    size.append(batch, |row| (row.packet.size as u16).to_le_bytes())?;
+    input.append(batch, |row| row.packet.input.to_le_bytes())?;
+    output.append(batch, |row| row.packet.output.to_le_bytes())?;
+    sent.append(batch, |row| row.packet.sent.as_nanos().to_le_bytes())?;
+    received.append(batch, |row| {
+        row.packet.received.map_or(0, Time::as_nanos).to_le_bytes()
+    })?;
+    fate.append(batch, |row| [row.packet.fate as u8])?;
+    let rows = rows + batch.len() as u64;
+    columns
+        .iter_mut()
+        .try_for_each(|column| column.set_rows(rows))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+//! Tests of the device profiler: over a cable of its own, and through a router of the kernel.
+//!
+//! ```text
+//!   namespace of the ports:  port0        port1
+//!                              ║            ║
+//!   router's namespace:      in0 ─ forward ─ in1 (tbf)
+//! ```
+//! The kernel's own counters of forwarded and dropped packets are the reference. The tests need root;
+//! without it each says so on standard error, and passes. They run one at a time.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use host::progress::SilentProgress;
+use host::rootless::UserNamespaceMembership;
+use host::run::LabRun;
+use host::{ProgramEnvironment, command, kernel};
+use profiler::benchmark::{self, BenchmarkSettings};
+use profiler::{MeasurementPlan, MeasurementSettings, PortLocation, measure, report};
+use serde_json::Value;
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Waits for this test's turn; `None` where it cannot run, with a remark on standard error.
+fn turn(test: &str) -> Option<MutexGuard<'static, ()>> {
+    let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let has_root = kernel::effective_user() == 0 && command::find("ip").is_some();
+    if has_root && command::run("unshare", ["-n", "true"]).is_ok() {
+        return Some(turn);
+    }
+    // Past the test harness, which hides what passing tests print.
+    let _ = writeln!(std::io::stderr(), "skipped {test}: it needs root and ip(8)");
+    None
+}
+
+fn lab() -> LabRun {
+    LabRun::create(&ProgramEnvironment {
+        program: PathBuf::new(),
+        arguments: Vec::new(),
+        user_namespace: UserNamespaceMembership::No,
+    })
+    .unwrap()
+}
+
+/// A router of the kernel between two ports.
+struct KernelRouter {
+    ports: String,
+    router: String,
+    run: LabRun,
+}
+
+impl KernelRouter {
+    fn new() -> Self {
+        let run = lab();
+        let ports = run.make_namespace("ports").unwrap();
+        let router = run.make_namespace("router").unwrap();
+        for number in 0..2 {
+            let pair = format!(
+                "-n {ports} link add port{number} type veth peer name in{number} netns {router}"
+            );
+            ip(&pair);
+            ip(&format!(
+                "-n {router} address add 198.18.{number}.1/24 dev in{number}"
+            ));
+            ip(&format!("-n {router} link set in{number} up"));
+            ip(&format!("-n {ports} link set port{number} up"));
+        }
+        let router = Self { ports, router, run };
+        router.inside("sysctl -qw net.ipv4.ip_forward=1");
+        assert_eq!(
+            router.inside("cat /proc/sys/net/ipv4/ip_forward").trim(),
+            "1"
+        );
+        router
+    }
+
+    fn inside(&self, words: &str) -> String {
+        let arguments = ["netns", "exec", &self.router].into_iter();
+        command::run("ip", arguments.chain(words.split(' '))).unwrap()
+    }
+
+    /// Packets that the kernel has forwarded (RFC 4293, ipForwDatagrams).
+    fn forwarded(&self) -> u64 {
+        let text = self.inside("cat /proc/net/snmp");
+        let mut lines = text.lines().filter(|line| line.starts_with("Ip:"));
+        let names = lines.next().unwrap().split(' ');
+        let values = lines.next().unwrap().split(' ');
+        let found = names.zip(values).find(|(name, _)| *name == "ForwDatagrams");
+        found.unwrap().1.parse().unwrap()
+    }
+
+    fn ports(&self) -> Vec<PortLocation> {
+        [0, 1]
+            .map(|number| PortLocation::parse(&format!("port{number}@{}", self.ports)).unwrap())
+            .to_vec()
+    }
+
+    fn profile(&self, plan: &str, records: &Path) -> Value {
+        profile(&self.run, plan, self.ports(), records).unwrap()
+    }
+}
+
+fn ip(words: &str) {
+    command::run("ip", words.split(' ')).unwrap();
+}
+
+/// Measures by a plan; returns the report.
+fn profile(
+    run: &LabRun,
+    plan: &str,
+    ports: Vec<PortLocation>,
+    records: &Path,
+) -> anyhow::Result<Value> {
+    let settings = MeasurementSettings {
+        plan: MeasurementPlan::from_toml(plan).unwrap(),
+        ports,
+        records: Some(records.to_owned()),
+        records_max_bytes: 1 << 30,
+    };
+    let result = measure(run, &settings, &SilentProgress)?;
+    Ok(report::document(&result))
+}
+
+/// Rows of a column, by the head of its NumPy file.
+fn rows(records: &Path, column: &str) -> (u64, Vec<u8>) {
+    let bytes = fs::read(records.join(format!("{column}.npy"))).unwrap();
+    let head = String::from_utf8_lossy(&bytes[10..128]).into_owned();
+    let shape = head.split(['(', ',']).nth(3).unwrap();
+    (shape.trim().parse().unwrap(), bytes[128..].to_vec())
+}
+
+fn plan(subject: &str, traffic: &str) -> String {
+    format!(
+        r#"
+name = "test"
+ports = 2
+loss_after = "300ms"
+[[experiment]]
+name = "only"
+purpose = "report"
+subjects = ["{subject}"]
+{traffic}
+"#
+    )
+}
+
+fn constant(from: u16, to: u16, size: u32, rate: f64, packets: u64) -> String {
+    format!(
+        r#"[[experiment.traffic]]
+from = [{from}]
+to = [{to}]
+pattern = {{ kind = "constant", packets_per_second = {rate:.1} }}
+sizes = [{{ size = "{size}B" }}]
+packets = {packets}
+"#
+    )
+}
+
+#[test]
+fn cable_delivers_and_records_every_packet() {
+    let Some(_turn) = turn("cable_delivers_and_records_every_packet") else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let records = directory.path().join("records");
+    let plan = plan("cable", &constant(0, 1, 92, 5_000.0, 5_000));
+    let document = profile(&lab(), &plan, Vec::new(), &records).unwrap();
+    let run = &document["runs"][0];
+    assert_eq!(run["sent"], 5_000, "{document:#}");
+    assert_eq!(run["delivered"], 5_000, "{document:#}");
+    assert_eq!(run["own_loss"], 0.0);
+    assert_eq!(document["records"]["rows"], 5_000);
+    assert_eq!(rows(&records, "sent_ns").0, 5_000);
+    let (count, fates) = rows(&records, "fate");
+    assert_eq!((count, fates), (5_000, vec![0; 5_000]));
+    // A packet cannot arrive before it is sent, and the stamps are the kernel's.
+    assert!(run["delay"]["min_ns"].as_u64().unwrap() > 0);
+    assert_eq!(run["ports"]["lost_stamps"], 0);
+}
+
+#[test]
+fn routed_packets_agree_with_the_kernels_counter() {
+    let Some(_turn) = turn("routed_packets_agree_with_the_kernels_counter") else {
+        return;
+    };
+    let router = KernelRouter::new();
+    let directory = tempfile::tempdir().unwrap();
+    let records = directory.path().join("records");
+    let traffic = constant(0, 1, 1_400, 1_000.0, 1_000) + &constant(1, 0, 92, 2_000.0, 2_000);
+    let document = router.profile(&plan("device", &traffic), &records);
+    let run = &document["runs"][0];
+    assert_eq!(run["sent"], 3_000, "{document:#}");
+    assert_eq!(run["delivered"], 3_000, "{document:#}");
+    assert_eq!(router.forwarded(), 3_000);
+    assert_eq!(rows(&records, "output").0, 3_000);
+}
+
+#[test]
+fn losses_agree_with_the_drops_of_a_shaper() {
+    let Some(_turn) = turn("losses_agree_with_the_drops_of_a_shaper") else {
+        return;
+    };
+    let router = KernelRouter::new();
+    router.inside("tc qdisc add dev in1 root tbf rate 4mbit burst 3000 limit 15000");
+    let directory = tempfile::tempdir().unwrap();
+    let records = directory.path().join("records");
+    // 8 Mbit/s of IP for 1 s: half of it finds the queue full.
+    let traffic = constant(0, 1, 1_000, 1_000.0, 1_000);
+    let document = router.profile(&plan("device", &traffic), &records);
+    let run = &document["runs"][0];
+    let count = |key: &str| run[key].as_u64().unwrap();
+    assert_eq!(count("sent"), 1_000, "{document:#}");
+    assert_eq!(count("delivered") + count("lost"), 1_000);
+    let text = router.inside("tc -s qdisc show dev in1");
+    let dropped: u64 = text
+        .split("dropped ")
+        .nth(1)
+        .and_then(|rest| rest.split(',').next())
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert_eq!(count("lost"), dropped, "{text}{document:#}");
+    assert!(dropped > 100, "{text}");
+    let (_, fates) = rows(&records, "fate");
+    let lost = fates.iter().filter(|fate| **fate == 4).count();
+    assert_eq!(lost as u64, dropped);
+}
+
+#[test]
+fn port_without_a_device_is_named() {
+    let Some(_turn) = turn("port_without_a_device_is_named") else {
+        return;
+    };
+    let router = KernelRouter::new();
+    router.inside("ip link set in0 down");
+    let plan = plan("device", &constant(0, 1, 92, 100.0, 10));
+    let records = router.run.directory().join("records");
+    let error = profile(&router.run, &plan, router.ports(), &records).unwrap_err();
+    let error = format!("{error:#}");
+    assert!(
+        error.contains("no device answers on port 0 (port0)"),
+        "{error}"
+    );
+}
+
+#[test]
+fn two_measurements_on_one_interface_are_refused() {
+    let Some(_turn) = turn("two_measurements_on_one_interface_are_refused") else {
+        return;
+    };
+    let router = KernelRouter::new();
+    let ports = router.ports();
+    let twice = vec![ports[0].clone(), ports[0].clone()];
+    let plan = plan("device", &constant(0, 1, 92, 100.0, 10));
+    let records = router.run.directory().join("records");
+    let error = profile(&router.run, &plan, twice, &records).unwrap_err();
+    let error = format!("{error:#}");
+    assert!(error.contains("a profiler measures through it"), "{error}");
+}
+
+/// Prints what the ports of this machine hold. It takes half a minute and a quiet machine.
+#[test]
+#[ignore = "a measurement, which needs a quiet machine"]
+fn rate_of_the_ports_is_measured() {
+    let Some(_turn) = turn("rate_of_the_ports_is_measured") else {
+        return;
+    };
+    let settings = BenchmarkSettings {
+        packets_per_second: 260_000.0,
+        duration: Duration::from_secs(30),
+    };
+    let (result, document) = benchmark::run(&lab(), settings, &SilentProgress).unwrap();
+    println!("{}\n{:#}", report::text(&result), document["figures"]);
+}
