@@ -22,6 +22,7 @@ mod capture;
 mod configuration;
 mod correction;
 mod cursor;
+mod device_files;
 mod engine_peer;
 mod http_pair;
 mod iperf3;
@@ -282,6 +283,16 @@ pub const ENTRIES: &[FuzzEntry] = &[
         name: "link_schedule",
         run: link_files::schedule,
         seeds: link_files::schedule_seeds,
+    },
+    FuzzEntry {
+        name: "profile_plan",
+        run: device_files::plan,
+        seeds: device_files::plan_seeds,
+    },
+    FuzzEntry {
+        name: "profile_device",
+        run: device_files::model,
+        seeds: device_files::model_seeds,
     },
 ];
 

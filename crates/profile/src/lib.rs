@@ -30,7 +30,7 @@ pub use fit::{
 pub use plan::{
     EXPERIMENTS_MAX, ExperimentPlan, ExperimentPurpose, FLOWS_MAX, MeasurementPlan,
     MeasurementSubject, PACKET_SIZE_MAX, PACKET_SIZE_MIN, PACKETS_MAX, PLAN_PORTS_MAX, PlanError,
-    RunPlan, SizeShare, TrafficPattern, TrafficPlan,
+    RUNS_MAX, RunPlan, SizeShare, TrafficPattern, TrafficPlan,
 };
 pub use record::{MeasuredRun, OWN_LOSS_MAX, PacketFate, PacketRecord, TrafficSummary};
 pub use simulator::{DeviceSimulator, SimulatedPacket};

@@ -107,6 +107,7 @@ const MAY_USE: [(&str, &[&str]); 25] = [
             "accelerate",
             "mapi",
             "measure",
+            "profile",
             "engine",
             "capture",
             "node",

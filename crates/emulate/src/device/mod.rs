@@ -15,9 +15,10 @@ mod forwarding;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use vocab::{AqmModel, DeviceModel, DeviceQueueLimit, IndexedRandom, OutputModel, Time};
+use vocab::{AqmModel, ByteCount, DeviceModel, DeviceQueueLimit, IndexedRandom, OutputModel, Time};
 
 use crate::bottleneck::{Bottleneck, BottleneckExit};
 use crate::config::{
@@ -420,11 +421,21 @@ fn discipline(model: &OutputModel) -> QueueDiscipline {
             maximum,
             probability,
             weight: RED_WEIGHT,
-            packet_time: model.serialisation(RED_PACKET),
+            packet_time: packet_time(model),
             gentle: true,
             ecn: EcnMode::Drop,
         }),
     }
+}
+
+/// Time of a typical packet on the line, by which RED's average decays; a nanosecond on a line
+/// without a rate, whose queue is always empty.
+fn packet_time(model: &OutputModel) -> Duration {
+    let counted = ByteCount::new(RED_PACKET + model.overhead.bytes());
+    let least = Duration::from_nanos(1);
+    model
+        .rate
+        .map_or(least, |rate| rate.time_for(counted).max(least))
 }
 
 fn keep<T>(ends: &mut VecDeque<T>, end: T) {

@@ -3,13 +3,14 @@
 //! ```text
 //!  lone packets ──────────► transit.rs    minimum transit by size
 //!  bursts to k outputs ───► servers.rs    number and service time of shared servers
+//!  bursts on one input ───► queue.rs      input queue
 //!  overload by size ──────► line.rs       serialisation time: rate and overhead
 //!        │  with all above  queue.rs      occupancy at each arrival: unit and limit
 //!        └────────────────► bucket.rs     rate without serialisation: shaper or policer
 //! ```
 //!
 //! Each parameter has an experiment in which it alone decides what is seen, so each is computed
-//! directly and not searched for. docs/decisions/0073-device-parameters-one-by-one.md says why.
+//! directly and not searched for. docs/decisions/0075-device-parameters-one-by-one.md says why.
 //! A parameter that the records do not determine is named with the reason, and the model then
 //! holds a neutral value for it.
 
@@ -142,6 +143,10 @@ pub fn fit_device(runs: &[MeasuredRun], options: &FitOptions) -> Result<DeviceFi
         ),
         ModelFamily::SingleQueue | ModelFamily::FluidQueue => None,
     };
+    let input_overloads: Vec<&MeasuredRun> =
+        runs_for(runs, ExperimentPurpose::InputOverload).collect();
+    let servers = servers
+        .map(|servers| servers::refine(&servers, input_overloads.iter().copied(), &mut parameters));
     let overloads: Vec<&MeasuredRun> = runs_for(runs, ExperimentPurpose::Overload).collect();
     let line = line::fit(&overloads, servers.as_ref(), options, &mut parameters);
     let mut model = DeviceModel {
@@ -179,6 +184,15 @@ pub fn fit_device(runs: &[MeasuredRun], options: &FitOptions) -> Result<DeviceFi
         model.transit = constant_delay_transit(&model);
     }
     model.transit = feasible_transit(&model);
+    if options.family == ModelFamily::Full {
+        model.input_queue = input_queue(
+            &input_overloads,
+            &overloads,
+            &model,
+            options,
+            &mut parameters,
+        );
+    }
     if model.output.policer.is_none() {
         let arrivals = occupancy::at_arrivals(&overloads, &model, options);
         if let Some(limit) = queue::fit(&arrivals, &model, options.family, &mut parameters) {
@@ -187,6 +201,32 @@ pub fn fit_device(runs: &[MeasuredRun], options: &FitOptions) -> Result<DeviceFi
     }
     model.check().map_err(|error| FitError::NoModel { error })?;
     Ok(DeviceFit { model, parameters })
+}
+
+/// The input queue, unless the queues of the outputs explain the same drops: where slow outputs fill
+/// one after the other, as few packets pass as through a short input queue.
+fn input_queue(
+    input_overloads: &[&MeasuredRun],
+    overloads: &[&MeasuredRun],
+    model: &DeviceModel,
+    options: &FitOptions,
+    parameters: &mut Vec<FittedParameter>,
+) -> Option<DeviceQueueLimit> {
+    let inputs = occupancy::at_inputs(input_overloads, model);
+    let outputs = occupancy::at_arrivals(overloads, model, options);
+    let output_limit = queue::fit(&outputs, model, options.family, &mut Vec::new());
+    if let Some(limit) = output_limit {
+        let arrivals = occupancy::at_arrivals(input_overloads, model, options);
+        if queue::explains_drops(&arrivals, limit, model.output.overhead.bytes()) {
+            parameters.push(FittedParameter::unidentified(
+                ParameterKind::InputQueue,
+                (0.0, f64::INFINITY),
+                "the output queues explain the packets that were dropped in runs of input overload",
+            ));
+            return None;
+        }
+    }
+    queue::fit_input(&inputs, parameters)
 }
 
 /// The transit of a line behind a constant delay: the mean of what the sizes leave for it.

@@ -3,10 +3,10 @@
 //! A packet comes to the output queue when its server and the fixed delay have finished, which
 //! follows from the stamps at the input and the parameters that are known by now. It leaves when
 //! its stamp at the output says so. What is between arrival and departure is in the queue or on the
-//! line.
+//! line. The content of an input queue follows in the same way from the starts of service.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use vocab::{DeviceModel, Time};
@@ -18,16 +18,16 @@ use crate::record::{MeasuredRun, PacketFate, PacketRecord};
 /// nanoseconds at three places.
 const ROUNDING: Duration = Duration::from_nanos(3);
 
-/// Packets that came to one output in one run.
-#[derive(Clone, Debug)]
-pub(super) struct OutputArrivals {
+/// Packets that came to one queue in one run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct QueueArrivals {
     /// Sizes of the packets that were accepted, in the order of arrival.
     pub(super) accepted: Vec<u32>,
     /// All packets of which the queue's content is certain.
     pub(super) arrivals: Vec<QueueArrival>,
 }
 
-/// A packet that comes to an output queue.
+/// A packet that comes to a queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueArrival {
     pub(super) size: u32,
@@ -57,7 +57,7 @@ pub(super) fn at_arrivals(
     overloads: &[&MeasuredRun],
     model: &DeviceModel,
     options: &FitOptions,
-) -> Vec<OutputArrivals> {
+) -> Vec<QueueArrivals> {
     overloads
         .iter()
         .flat_map(|run| arrivals_of_run(&run.records, model, options))
@@ -68,26 +68,23 @@ fn arrivals_of_run(
     records: &[PacketRecord],
     model: &DeviceModel,
     options: &FitOptions,
-) -> Vec<OutputArrivals> {
+) -> Vec<QueueArrivals> {
     let mut packets: Vec<&PacketRecord> = records
         .iter()
         .filter(|record| !matches!(record.fate, PacketFate::LostAtPort | PacketFate::Duplicated))
         .collect();
     packets.sort_by_key(|record| (record.sent, record.sequence));
-    let jobs = packets.iter().map(|record| {
-        let service = model.service_time(u64::from(record.size));
-        (record.sent.as_nanos() as f64, service.as_nanos() as f64)
-    });
-    let ends: Vec<f64> = match &model.servers {
-        Some(servers) => service_ends(jobs, usize::from(servers.count)).collect(),
-        None => jobs.map(|(arrival, _)| arrival).collect(),
-    };
+    let ends = forwarding_ends(&packets, model);
     let mut by_output: BTreeMap<u16, Vec<(Time, &PacketRecord)>> = BTreeMap::new();
     for (record, end) in packets.into_iter().zip(ends) {
+        // The input queue has dropped it.
+        let Some(end) = end else {
+            continue;
+        };
         let delay = model.fixed_delay(record.output, u64::from(record.size));
         let list = by_output.entry(record.output).or_default();
         let earliest = list.last().map_or(Time::ZERO, |(at, _)| *at);
-        let at = Time::from_nanos(end.round() as u64) + delay;
+        let at = end + delay;
         list.push((at.max(earliest), record));
     }
     by_output
@@ -96,7 +93,102 @@ fn arrivals_of_run(
         .collect()
 }
 
-fn arrivals_of_output(packets: &[(Time, &PacketRecord)], options: &FitOptions) -> OutputArrivals {
+/// Times at which servers finish the packets, which are in the order of transmission; `None` for a
+/// packet that did not arrive and found its input queue full.
+fn forwarding_ends(packets: &[&PacketRecord], model: &DeviceModel) -> Vec<Option<Time>> {
+    let Some(servers) = &model.servers else {
+        return packets.iter().map(|record| Some(record.sent)).collect();
+    };
+    let mut free: BinaryHeap<Reverse<Time>> =
+        (0..servers.count).map(|_| Reverse(Time::ZERO)).collect();
+    let mut inputs: BTreeMap<u16, InputContent> = BTreeMap::new();
+    let mut ends = Vec::with_capacity(packets.len());
+    for record in packets {
+        let idle_from = free.peek().map_or(Time::ZERO, |Reverse(at)| *at);
+        let start = record.sent.max(idle_from);
+        if let Some(limit) = model.input_queue
+            && start > record.sent
+        {
+            let input = inputs.entry(record.input).or_default();
+            let cost = limit.cost(u64::from(record.size));
+            input.forget_started(record.sent);
+            if input.content + cost > limit.limit() && record.received.is_none() {
+                ends.push(None);
+                continue;
+            }
+            input.content += cost;
+            input.waiting.push_back((start, cost));
+        }
+        let end = start + model.service_time(u64::from(record.size));
+        free.pop();
+        free.push(Reverse(end));
+        ends.push(Some(end));
+    }
+    ends
+}
+
+/// Packets that wait in one input queue.
+#[derive(Debug, Default)]
+struct InputContent {
+    /// Start of service and cost, oldest first.
+    waiting: VecDeque<(Time, u64)>,
+    content: u64,
+}
+
+impl InputContent {
+    /// Takes out the packets whose service has begun by `now`.
+    fn forget_started(&mut self, now: Time) {
+        while let Some((start, cost)) = self.waiting.front().copied()
+            && start <= now
+        {
+            self.waiting.pop_front();
+            self.content -= cost;
+        }
+    }
+}
+
+/// The arrivals at the input queues in runs of input overload, if no output dropped packets: then
+/// each packet that did not arrive was dropped by its input queue.
+pub(super) fn at_inputs(runs: &[&MeasuredRun], model: &DeviceModel) -> Vec<QueueArrivals> {
+    let Some(servers) = &model.servers else {
+        return Vec::new();
+    };
+    runs.iter()
+        .flat_map(|run| {
+            let mut records: Vec<&PacketRecord> = run.records.iter().collect();
+            records.sort_by_key(|record| (record.sent, record.sequence));
+            let mut free: BinaryHeap<Reverse<Time>> =
+                (0..servers.count).map(|_| Reverse(Time::ZERO)).collect();
+            let mut inputs: BTreeMap<u16, (QueueArrivals, Vec<Time>)> = BTreeMap::new();
+            for record in records {
+                let idle_from = free.peek().map_or(Time::ZERO, |Reverse(at)| *at);
+                let start = record.sent.max(idle_from);
+                let is_accepted = record.received.is_some();
+                let (arrivals, starts) = inputs.entry(record.input).or_default();
+                if start > record.sent {
+                    arrivals.arrivals.push(QueueArrival {
+                        size: record.size,
+                        queued: (
+                            starts.partition_point(|start| *start <= record.sent),
+                            starts.len(),
+                        ),
+                        is_accepted,
+                    });
+                }
+                if is_accepted {
+                    // A packet that is served at once has never been in the queue.
+                    starts.push(start);
+                    arrivals.accepted.push(record.size);
+                    free.pop();
+                    free.push(Reverse(start + model.service_time(u64::from(record.size))));
+                }
+            }
+            inputs.into_values().map(|(arrivals, _)| arrivals)
+        })
+        .collect()
+}
+
+fn arrivals_of_output(packets: &[(Time, &PacketRecord)], options: &FitOptions) -> QueueArrivals {
     let tolerance = ROUNDING + options.resolution;
     let mut departures: Vec<Time> = packets
         .iter()
@@ -132,7 +224,7 @@ fn arrivals_of_output(packets: &[(Time, &PacketRecord)], options: &FitOptions) -
             accepted.push(record.size);
         }
     }
-    OutputArrivals { accepted, arrivals }
+    QueueArrivals { accepted, arrivals }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

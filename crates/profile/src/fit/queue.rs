@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use vocab::{ByteCount, DeviceModel, DeviceQueueLimit};
 
-use super::occupancy::OutputArrivals;
+use super::occupancy::QueueArrivals;
 use super::{FittedParameter, ModelFamily, ParameterKind};
 
 /// Share of the arrivals that noise may have moved to the wrong side of a departure.
@@ -24,6 +24,11 @@ const SLOT_LEAST: u64 = 64;
 /// Share by which the intervals of the sizes may miss each other, for noise.
 const GAP_MAX: f64 = 0.05;
 
+/// Packets by which noise may move the content of a queue.
+const SLACK_PACKETS: u64 = 2;
+/// Share of the drops that a full queue explains, where it explains the run.
+const EXPLAINED_SHARE: f64 = 0.9;
+
 /// Content of the queue at arrivals of packets of one size.
 #[derive(Clone, Copy, Debug)]
 struct SizeLimit {
@@ -32,6 +37,9 @@ struct SizeLimit {
     fits: u64,
     /// Packets that surely do not fit; `None` if none was dropped.
     too_many: Option<u64>,
+    /// Cleared if packets were dropped while the queue held fewer than at other times, so that
+    /// another part has dropped them.
+    is_sharp: bool,
 }
 
 /// A unit with the limits that agree with all sizes.
@@ -43,8 +51,78 @@ struct UnitFit {
     high: u64,
 }
 
+/// Tells whether packets were dropped, and nearly all of them at queues that were full by `limit`.
+pub(super) fn explains_drops(
+    outputs: &[QueueArrivals],
+    limit: DeviceQueueLimit,
+    overhead: u64,
+) -> bool {
+    if !is_sharp(&limits_by_size(outputs)) {
+        return false;
+    }
+    let cost = |size: u32| limit.cost(u64::from(size) + overhead);
+    let (mut drops, mut explained) = (0.0_f64, 0.0);
+    for output in outputs {
+        for arrival in output
+            .arrivals
+            .iter()
+            .filter(|arrival| !arrival.is_accepted)
+        {
+            let (first, last) = arrival.queued;
+            let content: u64 = output.accepted[first..last].iter().copied().map(cost).sum();
+            drops += 1.0;
+            if (content + cost(arrival.size)) as f64 > limit.limit() as f64 * (1.0 - GAP_MAX) {
+                explained += 1.0;
+            }
+        }
+    }
+    drops > 0.0 && explained >= drops * EXPLAINED_SHARE
+}
+
+/// Fits the input queue, which `model` does not have yet, from bursts on one input.
+pub(super) fn fit_input(
+    inputs: &[QueueArrivals],
+    parameters: &mut Vec<FittedParameter>,
+) -> Option<DeviceQueueLimit> {
+    let limits = limits_by_size(inputs);
+    let dropped_sizes = limits
+        .iter()
+        .filter(|limit| limit.too_many.is_some())
+        .count();
+    let most = limits.iter().map(|limit| limit.fits).max().unwrap_or(0);
+    let reason = if !is_sharp(&limits) {
+        "packets were dropped at different contents of the input queue, so the outputs dropped some \
+         of them; the interval is in packets"
+    } else if limits.is_empty() {
+        "no experiment with purpose = \"input-overload\" makes packets wait for a server"
+    } else if dropped_sizes == 0 {
+        "no packet was dropped in runs of input overload; the interval is in packets"
+    } else {
+        let best = best_unit(&limits, 0, ModelFamily::Full);
+        if dropped_sizes > 1 && best.gap() <= GAP_MAX {
+            let limit = with_limit(best);
+            parameters.push(FittedParameter::identified(
+                ParameterKind::InputQueue,
+                limit.limit() as f64,
+                (
+                    best.low.min(best.high) as f64,
+                    best.low.max(best.high) as f64,
+                ),
+            ));
+            return Some(limit);
+        }
+        "the limits of the sizes contradict each other; the interval is in packets"
+    };
+    parameters.push(FittedParameter::unidentified(
+        ParameterKind::InputQueue,
+        (most as f64, f64::INFINITY),
+        reason,
+    ));
+    None
+}
+
 pub(super) fn fit(
-    outputs: &[OutputArrivals],
+    outputs: &[QueueArrivals],
     model: &DeviceModel,
     family: ModelFamily,
     parameters: &mut Vec<FittedParameter>,
@@ -64,8 +142,13 @@ pub(super) fn fit(
         parameters.push(FittedParameter::unidentified(
             ParameterKind::OutputQueue,
             (most as f64, f64::INFINITY),
-            "no packet was dropped at an output, so its queue was never full; the interval is in \
-             bytes",
+            if is_sharp(&limits) {
+                "no packet was dropped at an output, so its queue was never full; the interval is in \
+                 bytes"
+            } else {
+                "packets were dropped while the queue held fewer than at other times: by active \
+                 queue management or by another queue; the interval is in bytes"
+            },
         ));
         return None;
     }
@@ -115,7 +198,11 @@ pub(super) fn fit(
     Some(limit)
 }
 
-fn limits_by_size(outputs: &[OutputArrivals]) -> Vec<SizeLimit> {
+fn is_sharp(limits: &[SizeLimit]) -> bool {
+    limits.iter().all(|limit| limit.is_sharp)
+}
+
+fn limits_by_size(outputs: &[QueueArrivals]) -> Vec<SizeLimit> {
     let mut contents: BTreeMap<u32, (Vec<u64>, Vec<u64>)> = BTreeMap::new();
     for output in outputs {
         for arrival in &output.arrivals {
@@ -140,16 +227,20 @@ fn limits_by_size(outputs: &[OutputArrivals]) -> Vec<SizeLimit> {
             accepted.sort_unstable();
             dropped.sort_unstable();
             let noise = |count: usize| (count as f64 * NOISE_SHARE) as usize;
-            let fits = accepted
+            let held = accepted
                 .len()
                 .checked_sub(1 + noise(accepted.len()))
                 .map_or(0, |index| accepted[index]);
-            let too_many = dropped.get(noise(dropped.len())).copied();
+            let first_drop = dropped.get(noise(dropped.len())).copied();
             // Noise makes the two contradict each other by a packet or so.
+            let slack = SLACK_PACKETS.max((held as f64 * GAP_MAX) as u64);
+            let is_sharp = first_drop.is_none_or(|first| first + slack > held);
+            let too_many = first_drop.filter(|_| is_sharp);
             SizeLimit {
                 size,
-                fits: too_many.map_or(fits, |too_many| fits.min(too_many.saturating_sub(1))),
-                too_many: too_many.map(|too_many| too_many.max(fits + 1)),
+                fits: too_many.map_or(held, |too_many| held.min(too_many.saturating_sub(1))),
+                too_many: too_many.map(|too_many| too_many.max(held + 1)),
+                is_sharp,
             }
         })
         .collect()

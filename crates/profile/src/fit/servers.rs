@@ -11,15 +11,19 @@ use std::time::Duration;
 
 use vocab::{ByteCount, SharedServers, SizeTimePoint, SizeTimeTable, Time};
 
+use super::line::only_size;
 use super::occupancy::service_ends;
 use super::{FitOptions, FittedParameter, ParameterKind};
 use crate::plan::TrafficPattern;
 use crate::record::MeasuredRun;
 
 /// Times of the resolution by which a waiting time must exceed it to be seen.
-const SEEN_RESOLUTIONS: u32 = 4;
+const SEEN_RESOLUTIONS: u32 = 2;
 /// Halvings of the interval in which the service time is searched.
 const SEARCH_STEPS: u32 = 40;
+
+/// Packets of a long burst, at least.
+const LONG_BURST: usize = 50;
 
 /// A packet of a burst.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +99,62 @@ pub(super) fn fit<'a>(
     }
     let service = SizeTimeTable::new(points).ok()?;
     Some(SharedServers { count, service })
+}
+
+/// Service times from long bursts, in which an error of the stamps counts once for all packets: each
+/// packet leaves a service time after the packet that the same server finished before.
+///
+/// A time is taken only if it agrees with that of the short bursts: outputs that are slower than
+/// the servers make it longer.
+pub(super) fn refine<'a>(
+    servers: &SharedServers,
+    long_bursts: impl Iterator<Item = &'a MeasuredRun>,
+    parameters: &mut [FittedParameter],
+) -> SharedServers {
+    let mut points = servers.service.points().to_vec();
+    for run in long_bursts {
+        let Some(size) = only_size(&run.records) else {
+            continue;
+        };
+        let Some(service) = long_service(run, usize::from(servers.count)) else {
+            continue;
+        };
+        let short = parameters
+            .iter_mut()
+            .find(|parameter| parameter.kind == ParameterKind::ServiceTime { size });
+        if let Some(parameter) = short
+            && (parameter.low..=parameter.high).contains(&service)
+            && let Some(point) = points
+                .iter_mut()
+                .find(|point| point.size.bytes() == u64::from(size))
+        {
+            parameter.value = service;
+            point.time = Duration::from_nanos(service.round() as u64);
+        }
+    }
+    let service = SizeTimeTable::new(points).unwrap_or_else(|_| servers.service.clone());
+    SharedServers {
+        count: servers.count,
+        service,
+    }
+}
+
+/// Mean time between packets of one server in the packets of a burst up to the first loss.
+fn long_service(run: &MeasuredRun, count: usize) -> Option<f64> {
+    let mut left: Vec<Time> = run
+        .records
+        .iter()
+        .map_while(|record| record.delay().map(|delay| record.sent + delay))
+        .collect();
+    left.sort_unstable();
+    let steps = left
+        .len()
+        .checked_sub(count)
+        .filter(|steps| *steps >= LONG_BURST)?;
+    let since_start = |at: &Time| nanoseconds(at.since(left[0]));
+    let first: f64 = left[..count].iter().map(since_start).sum();
+    let last: f64 = left[steps..].iter().map(since_start).sum();
+    Some((last - first) / steps as f64)
 }
 
 /// Bursts of packets of one size that all arrived at outputs of their own.

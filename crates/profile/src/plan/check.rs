@@ -10,6 +10,13 @@ use super::{ExperimentPlan, MeasurementPlan, PlanError, TrafficPattern, TrafficP
 pub const PLAN_PORTS_MAX: u16 = 64;
 /// Greatest number of experiments of a plan.
 pub const EXPERIMENTS_MAX: usize = 1000;
+/// Greatest number of runs of a plan: a day of runs of a second.
+pub const RUNS_MAX: usize = 100_000;
+/// Greatest number of ports that a traffic pattern lists in a direction; a port may stand there
+/// several times.
+const LISTED_PORTS_MAX: usize = 1024;
+/// Greatest number of TCP flows of a pattern: both ends are connections of one host.
+const TCP_FLOWS_MAX: u32 = (tcp::CONNECTIONS_MOST / 2) as u32;
 /// Greatest number of flows of a traffic pattern; the emulated hosts of a port have as many ports.
 pub const FLOWS_MAX: u32 = 65_536;
 /// Greatest number of packets of a traffic pattern: a day at 1000 packets/s.
@@ -43,6 +50,14 @@ impl MeasurementPlan {
                 count: self.experiments.len(),
             });
         }
+        let runs = self
+            .experiments
+            .iter()
+            .map(ExperimentPlan::run_count)
+            .fold(0, usize::saturating_add);
+        if runs > RUNS_MAX {
+            return Err(PlanError::Runs { runs });
+        }
         for (index, experiment) in self.experiments.iter().enumerate() {
             let earlier = &self.experiments[..index];
             if earlier.iter().any(|other| other.name == experiment.name) {
@@ -57,6 +72,17 @@ impl MeasurementPlan {
             .check()?;
         }
         Ok(())
+    }
+}
+
+impl ExperimentPlan {
+    fn run_count(&self) -> usize {
+        let repetitions = usize::try_from(self.repetitions).unwrap_or(usize::MAX);
+        self.for_each_size
+            .len()
+            .max(1)
+            .saturating_mul(self.subjects.len())
+            .saturating_mul(repetitions)
     }
 }
 
@@ -99,9 +125,11 @@ impl ExperimentCheck<'_> {
 
     fn check_traffic(&self, traffic: &TrafficPlan) -> Result<(), PlanError> {
         for (key, ports) in [("from", &traffic.from), ("to", &traffic.to)] {
-            self.require(!ports.is_empty(), &format!("{key} = []"), || {
-                "name at least one port".to_owned()
-            })?;
+            self.require(
+                (1..=LISTED_PORTS_MAX).contains(&ports.len()),
+                &format!("{key} with {} ports", ports.len()),
+                || format!("list 1 to {LISTED_PORTS_MAX} ports"),
+            )?;
             for port in ports {
                 self.require(*port < self.ports, &format!("{key} = {port}"), || {
                     format!("the plan has {} ports, numbered from 0", self.ports)
@@ -130,6 +158,11 @@ impl ExperimentCheck<'_> {
             traffic.duration.is_some() || (traffic.packets.is_some() && !is_tcp),
             "traffic",
             || "write packets or duration, so that it ends; TCP needs duration".to_owned(),
+        )?;
+        self.require(
+            !is_tcp || flows <= TCP_FLOWS_MAX,
+            &format!("flows = {flows}"),
+            || format!("at most {TCP_FLOWS_MAX} TCP flows"),
         )?;
         self.check_pattern(&traffic.pattern)?;
         let has_sizes = !traffic.sizes.is_empty() || !self.experiment.for_each_size.is_empty();

@@ -23,6 +23,15 @@ pub enum PlanError {
         /// The number.
         count: usize,
     },
+    /// Sizes, subjects and repetitions make too many runs.
+    #[error(
+        "the plan has {runs} runs, by sizes, subjects and repetitions: at most {}",
+        super::RUNS_MAX
+    )]
+    Runs {
+        /// The number.
+        runs: usize,
+    },
     /// Two experiments have one name.
     #[error("experiment \"{experiment}\" is described twice: give each its own name")]
     SameName {

@@ -14,6 +14,7 @@ use vocab::ByteCount;
 
 pub use check::{
     EXPERIMENTS_MAX, FLOWS_MAX, PACKET_SIZE_MAX, PACKET_SIZE_MIN, PACKETS_MAX, PLAN_PORTS_MAX,
+    RUNS_MAX,
 };
 pub use error::PlanError;
 
@@ -402,6 +403,21 @@ mod tests {
     }
 
     #[test]
+    fn full_plan_has_runs_for_every_part_of_the_fit() {
+        let plan = MeasurementPlan::from_toml(include_str!("../../../../plans/full.toml")).unwrap();
+        let runs = plan.runs();
+        for purpose in [
+            ExperimentPurpose::Transit,
+            ExperimentPurpose::Contention,
+            ExperimentPurpose::InputOverload,
+            ExperimentPurpose::Overload,
+            ExperimentPurpose::HeldOut,
+        ] {
+            assert!(runs.iter().any(|run| run.purpose == purpose), "{purpose:?}");
+        }
+    }
+
+    #[test]
     fn errors_name_the_experiment_and_the_key() {
         for (from, to, part) in [
             ("to = [1]", "to = [4]", "experiment \"transit\": to = 4"),
@@ -414,6 +430,7 @@ mod tests {
                 "packets_per_second",
             ),
             ("repetitions = 2", "repetition = 2", "repetition"),
+            ("repetitions = 2", "repetitions = 99999", "399997 runs"),
         ] {
             let error = MeasurementPlan::from_toml(&PLAN.replace(from, to)).unwrap_err();
             assert!(error.to_string().contains(part), "{error}");

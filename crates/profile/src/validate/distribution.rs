@@ -9,20 +9,31 @@ pub(super) fn quantile(sorted: &[Duration], share: f64) -> Option<Duration> {
 }
 
 /// Greatest distance of two empirical distribution functions; both samples are sorted.
-pub(super) fn kolmogorov_smirnov(one: &[Duration], other: &[Duration]) -> f64 {
-    let (mut first, mut second) = (0, 0);
+///
+/// Values that differ by `resolution` or less count as equal: a device without noise has few
+/// different delays, and a shift by a rounding would otherwise be a distance.
+pub(super) fn kolmogorov_smirnov(
+    one: &[Duration],
+    other: &[Duration],
+    resolution: Duration,
+) -> f64 {
+    one_sided_distance(one, other, resolution).max(one_sided_distance(other, one, resolution))
+}
+
+/// Greatest excess of the share of `one` up to a value over the share of `other` up to this value
+/// and the resolution.
+fn one_sided_distance(one: &[Duration], other: &[Duration], resolution: Duration) -> f64 {
+    let mut below = 0;
     let mut greatest = 0.0_f64;
-    while first < one.len() && second < other.len() {
-        // Equal values of both samples are passed together.
-        let value = one[first].min(other[second]);
-        while one.get(first) == Some(&value) {
-            first += 1;
+    for (index, value) in one.iter().enumerate() {
+        while other
+            .get(below)
+            .is_some_and(|other| *other <= *value + resolution)
+        {
+            below += 1;
         }
-        while other.get(second) == Some(&value) {
-            second += 1;
-        }
-        let distance = first as f64 / one.len() as f64 - second as f64 / other.len() as f64;
-        greatest = greatest.max(distance.abs());
+        let distance = (index + 1) as f64 / one.len() as f64 - below as f64 / other.len() as f64;
+        greatest = greatest.max(distance);
     }
     greatest
 }
@@ -38,11 +49,18 @@ mod tests {
     #[test]
     fn distance_is_that_of_the_distribution_functions() {
         let one = milliseconds(&[1, 2, 3, 4]);
-        assert!(kolmogorov_smirnov(&one, &one).abs() < 1e-12);
+        let distance = |other: &[Duration]| kolmogorov_smirnov(&one, other, Duration::ZERO);
+        assert!(distance(&one).abs() < 1e-12);
         // Below 3 ms lie half of the first sample and nothing of the second.
         let other = milliseconds(&[3, 3, 4, 4]);
-        assert!((kolmogorov_smirnov(&one, &other) - 0.5).abs() < 1e-12);
-        assert!((kolmogorov_smirnov(&one, &milliseconds(&[9])) - 1.0).abs() < 1e-12);
+        assert!((distance(&other) - 0.5).abs() < 1e-12);
+        assert!((distance(&milliseconds(&[9])) - 1.0).abs() < 1e-12);
+        assert!((distance(&milliseconds(&[0])) - 1.0).abs() < 1e-12);
+        // A shift by the resolution is none.
+        let shifted = milliseconds(&[2, 3, 4, 5]);
+        let resolution = Duration::from_millis(1);
+        assert!((distance(&shifted) - 0.25).abs() < 1e-12);
+        assert!(kolmogorov_smirnov(&one, &shifted, resolution).abs() < 1e-12);
     }
 
     #[test]

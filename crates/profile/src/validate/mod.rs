@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use vocab::{DeviceModel, Time};
 
+use crate::fit::FitOptions;
 use crate::plan::{ExperimentPurpose, MeasurementSubject};
 use crate::record::{MeasuredRun, PacketFate};
 use crate::simulator::{DeviceSimulator, SimulatedPacket};
@@ -81,13 +82,14 @@ pub fn held_out_runs(runs: &[MeasuredRun]) -> impl Iterator<Item = &MeasuredRun>
     })
 }
 
-/// Puts the packets of `run` through `model`. `cable_delay` is the part of the measured delays that
-/// is not the device's. `None` if no packet was delivered, in truth or by the model.
+/// Puts the packets of `run` through `model`. Of `options`, the cable's delay is taken off the
+/// measured delays, and delays that differ by no more than the resolution count as equal. `None` if
+/// no packet was delivered, in truth or by the model.
 pub fn score_run(
     simulator: &mut dyn DeviceSimulator,
     model: &DeviceModel,
     run: &MeasuredRun,
-    cable_delay: Duration,
+    options: &FitOptions,
 ) -> Option<RunScore> {
     let mut records: Vec<_> = run
         .records
@@ -107,14 +109,18 @@ pub fn score_run(
     let predicted = simulator.replay(model, &packets);
     let measured: Vec<Option<Time>> = records
         .iter()
-        .map(|record| record.received.map(|received| received - cable_delay))
+        .map(|record| {
+            record
+                .received
+                .map(|received| received - options.cable_delay)
+        })
         .collect();
     let (measured_delays, measured) = figures(&packets, &measured)?;
     let (predicted_delays, predicted) = figures(&packets, &predicted)?;
     Some(RunScore {
         measured,
         predicted,
-        ks_distance: kolmogorov_smirnov(&measured_delays, &predicted_delays),
+        ks_distance: kolmogorov_smirnov(&measured_delays, &predicted_delays, options.resolution),
     })
 }
 

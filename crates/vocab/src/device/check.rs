@@ -20,6 +20,8 @@ pub const TABLE_POINTS_MAX: usize = 256;
 pub const DEVICE_RATE_MAX: Bitrate = Bitrate::from_bits_per_second(1_000_000_000_000);
 /// Greatest transit or service time.
 const TIME_MAX: Duration = Duration::from_secs(60);
+/// Greatest overhead of a packet; real ones stay below 300 bytes.
+const OVERHEAD_MAX: ByteCount = ByteCount::new(10_000);
 /// Length of the largest packet that the limits must let in: 1500 bytes of IP.
 const FULL_PACKET: u64 = 1500;
 
@@ -224,6 +226,12 @@ fn check_output(output: &OutputModel) -> Result<(), DeviceModelError> {
         && (rate == Bitrate::default() || rate > DEVICE_RATE_MAX)
     {
         return Err(DeviceModelError::Rate { rate });
+    }
+    if output.overhead > OVERHEAD_MAX {
+        return Err(DeviceModelError::Setting {
+            setting: "output.overhead",
+            rule: "at most 10kB for each packet",
+        });
     }
     check_queue(output.queue, output.overhead.bytes())?;
     if let Some(burst) = output.burst

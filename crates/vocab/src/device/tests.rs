@@ -102,6 +102,7 @@ fn errors_say_what_to_write() {
         ),
         ("packets = 75", "packets = 0", "at least 1"),
         ("slots = 512", "slots = 6", "at least 7"),
+        ("\"38B\"", "\"11kB\"", "at most 10kB"),
         ("count = 2", "count = 0", "leave out [servers]"),
         ("\"100Mbit\"", "\"0bit\"", "leave it out for no limit"),
         ("\"30us\"", "\"17us\"", "transit of 64 B is \"17us\""),

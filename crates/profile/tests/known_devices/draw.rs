@@ -1,0 +1,167 @@
+//! Devices with parameters drawn from stated ranges, and the plan that measures them.
+//!
+//! | parameter | range |
+//! | --- | --- |
+//! | output rate | 1 Mbit/s to 1 Gbit/s, logarithmic |
+//! | overhead | 0 to 38 bytes |
+//! | output queue | 4 packets of 1500 bytes to 2 MB, logarithmic, in bytes, packets or slots |
+//! | slot | 128 to 2048 bytes, logarithmic |
+//! | servers | 1 to 4, each 0.5 to 50 µs, up to three times as long for 1500 bytes as for 64 |
+//! | fixed delay | 1 to 200 µs, bent at 512 bytes |
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use profile::MeasurementPlan;
+use vocab::{
+    Bitrate, ByteCount, DeviceModel, DeviceQueueLimit, OutputModel, SeededRandom, SharedServers,
+    SizeTimePoint, SizeTimeTable,
+};
+
+/// Sizes that the plan sends; they lie on both sides of usual slot sizes.
+pub(crate) const SIZES: [u64; 12] = [
+    64, 90, 128, 200, 300, 430, 512, 700, 900, 1_100, 1_300, 1_500,
+];
+/// Bytes that a burst of overload offers.
+const OVERLOAD_BYTES: u64 = 4_000_000;
+/// Packets of a burst on one input.
+const INPUT_PACKETS: u64 = 1_000;
+/// Largest queue.
+const QUEUE_BYTES_MAX: f64 = 2_000_000.0;
+/// Ports of every device.
+const PORTS: u16 = 8;
+
+/// A device of this seed.
+pub(crate) fn device(seed: u64) -> DeviceModel {
+    let mut random = SeededRandom::for_stream(seed, 33);
+    let rate = Bitrate::from_bits_per_second(logarithmic(&mut random, 1e6, 1e9) as u64);
+    let overhead = random.below(39);
+    let count = 1 + random.below(4) as u16;
+    let least = logarithmic(&mut random, 500.0, 50_000.0);
+    let most = (least * (1.0 + 2.0 * random.next_f64())).min(50_000.0);
+    let service = table(&[(64, least), (1_500, most)]);
+    let fixed = logarithmic(&mut random, 1_000.0, 100_000.0);
+    let bend = fixed * (1.0 + random.next_f64());
+    let fixed = [(64, fixed), (512, bend), (1_500, bend * 1.1)];
+    let queue = queue(&mut random, overhead);
+    let output = OutputModel {
+        rate: Some(rate),
+        burst: None,
+        overhead: ByteCount::new(overhead),
+        queue,
+        aqm: None,
+        policer: None,
+    };
+    let transit: Vec<(u64, f64)> = fixed
+        .iter()
+        .map(|(size, fixed)| {
+            let rest = service.at(*size) + output.serialisation(*size);
+            (*size, fixed + rest.as_nanos() as f64)
+        })
+        .collect();
+    let model = DeviceModel {
+        name: format!("known device {seed}"),
+        ports: PORTS,
+        transit: table(&transit),
+        input_queue: None,
+        servers: Some(SharedServers { count, service }),
+        output,
+        port_outputs: Vec::new(),
+    };
+    model.check().expect("the ranges give usable models");
+    model
+}
+
+fn queue(random: &mut SeededRandom, overhead: u64) -> DeviceQueueLimit {
+    let full = (1_500 + overhead) as f64;
+    match random.below(3) {
+        0 => {
+            let bytes = logarithmic(random, 4.0 * full, QUEUE_BYTES_MAX);
+            DeviceQueueLimit::Bytes(ByteCount::new(bytes as u64))
+        }
+        1 => {
+            let packets = logarithmic(random, 4.0, QUEUE_BYTES_MAX / full);
+            DeviceQueueLimit::Packets(packets.round() as u64)
+        }
+        _ => {
+            let slot = logarithmic(random, 128.0, 2_048.0).round();
+            let least = 4.0 * (full / slot).ceil();
+            let count = logarithmic(random, least, QUEUE_BYTES_MAX / slot);
+            DeviceQueueLimit::Slots {
+                count: count.round() as u64,
+                slot: ByteCount::new(slot as u64),
+            }
+        }
+    }
+}
+
+fn logarithmic(random: &mut SeededRandom, from: f64, to: f64) -> f64 {
+    from * (to / from).powf(random.next_f64())
+}
+
+fn table(points: &[(u64, f64)]) -> SizeTimeTable {
+    let points = points
+        .iter()
+        .map(|(size, nanoseconds)| SizeTimePoint {
+            size: ByteCount::new(*size),
+            time: Duration::from_nanos(nanoseconds.round() as u64),
+        })
+        .collect();
+    SizeTimeTable::new(points).expect("the sizes rise")
+}
+
+/// The plan: lone packets, bursts to eight outputs, and overload of one output, all by size. `gap` is
+/// the time between the packets of a burst.
+pub(crate) fn plan(gap: &str) -> MeasurementPlan {
+    let sizes: Vec<String> = SIZES.iter().map(|size| format!("\"{size}B\"")).collect();
+    let sizes = sizes.join(", ");
+    let mut text = format!(
+        r#"
+        name = "known devices"
+        ports = {PORTS}
+        loss_after = "100s"
+
+        [[experiment]]
+        name = "transit"
+        purpose = "transit"
+        for_each_size = [{sizes}]
+        traffic = [{{ from = [0], to = [1], packets = 3,
+            pattern = {{ kind = "constant", packets_per_second = 5.0 }} }}]
+
+        [[experiment]]
+        name = "contention"
+        purpose = "contention"
+        for_each_size = [{sizes}]
+        traffic = [{{ from = [0, 1, 2, 3, 4, 5, 6, 7], to = [1, 2, 3, 4, 5, 6, 7, 0], packets = 16,
+            pattern = {{ kind = "bursts", packets_per_burst = 8, gap = "{gap}", period = "200ms" }} }}]
+        "#
+    );
+    write!(
+        text,
+        r#"
+        [[experiment]]
+        name = "input overload"
+        purpose = "input-overload"
+        for_each_size = [{sizes}]
+        traffic = [{{ from = [0], to = [0, 1, 2, 3, 4, 5, 6, 7], packets = {INPUT_PACKETS},
+            pattern = {{ kind = "bursts", packets_per_burst = {INPUT_PACKETS}, gap = "{gap}", period = "1h" }} }}]
+        "#
+    )
+    .expect("a string takes any text");
+    for size in SIZES {
+        let packets = OVERLOAD_BYTES / size;
+        write!(
+            text,
+            r#"
+            [[experiment]]
+            name = "overload {size}"
+            purpose = "overload"
+            for_each_size = ["{size}B"]
+            traffic = [{{ from = [1, 2, 3, 4, 5, 6, 7], to = [0], packets = {packets},
+                pattern = {{ kind = "bursts", packets_per_burst = {packets}, gap = "{gap}", period = "1h" }} }}]
+            "#
+        )
+        .expect("a string takes any text");
+    }
+    MeasurementPlan::from_toml(&text).expect("the plan is well formed")
+}
