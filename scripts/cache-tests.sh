@@ -96,14 +96,38 @@ for _ in $(seq 100); do
 done
 ip netns exec "$name-near" "$trunkline" peer join --config "$work/near.toml" --name far <"$work/token" >/dev/null
 wait "$invite" 2>/dev/null || true
-for _ in $(seq 100); do
+wait_for() { # WHAT COMMAND...
+    local what="$1"
+    shift
+    for _ in $(seq 300); do
+        "$@" && return
+        sleep 0.1
+    done
+    echo "cache-tests.sh: $what within 30 s" >&2
+    exit 1
+}
+is_up() {
     ip netns exec "$name-near" "$trunkline" node status --json --config "$work/near.toml" 2>/dev/null |
-        grep -q '"state": *"up"' && break
-    sleep 0.1
-done
+        grep -q '"state": *"up"'
+}
+listens() {
+    ip netns exec "$name-server" bash -c 'exec 3<>/dev/tcp/198.18.2.2/80' 2>/dev/null
+}
+wait_for "the nodes have no session" is_up
+wait_for "the suite's server does not listen" listens
 
+# The suite says only that a request has failed; the cause goes to standard error.
+cat >"$work/causes.mjs" <<'JAVASCRIPT'
+const fetchUnchanged = globalThis.fetch
+globalThis.fetch = (...request) => fetchUnchanged(...request).catch(error => {
+  const cause = error.cause ?? error
+  console.error(`${new Date().toISOString()} ${cause.code ?? cause.name}: ${cause.message} (${request[0]})`)
+  throw error
+})
+JAVASCRIPT
 export npm_config_base="http://198.18.2.2" npm_config_id="${ID:-}" npm_package_config_id=""
-(cd "$suite" && ip netns exec "$name-client" node --no-warnings test-engine/cli.mjs) >"$work/results.json"
+(cd "$suite" && ip netns exec "$name-client" node --no-warnings --import "$work/causes.mjs" test-engine/cli.mjs) \
+    >"$work/results.json"
 if [ -n "${ID:-}" ]; then
     cat "$work/results.json"
     exit

@@ -180,6 +180,6 @@ fn public_cache_suite_gives_the_kept_result() {
     let no_longer: Vec<_> = kept.difference(&failed).collect();
     assert!(
         newly.is_empty() && no_longer.is_empty(),
-        "these did not pass: {newly:?}; these pass now and can go from the file: {no_longer:?}"
+        "these did not pass: {newly:?}; these pass now and can go from the file: {no_longer:?}; {errors}"
     );
 }
