@@ -59,8 +59,8 @@ pub(crate) struct BenchDiagnosis {
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Measures nothing, and diagnoses the captures in the directory of --keep again, for the test
-    /// cases in the file of --results. With --again, you can test in a minute, and without
-    /// privileges, how another build of Trunkline diagnoses the same captures.
+    /// cases in the file of --results. With --again, another build of Trunkline can diagnose the
+    /// captures of an earlier run within about a minute and without root privileges.
     #[arg(long, requires = "keep", requires = "results")]
     again: bool,
     /// Prints the results of the benchmark as one JSON object.

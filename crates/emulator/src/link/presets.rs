@@ -2,7 +2,7 @@
 //!
 //! A preset is only words of [`LinkSettings`], so that each of them can be overridden. Forward is
 //! up, from the subscriber or the smaller site; back is down. Round trips are halved. A number
-//! without a source is our own choice and says "chosen"; one that was found only as a quotation
+//! without a source is our own choice and says "The project chose"; one that was found only as a quotation
 //! names the quoting text.
 //!
 //! [`markdown_table`] writes the table of `docs/guides/emulator.md`; a test compares them.
@@ -34,7 +34,7 @@ pub struct LinkPreset {
 pub struct PresetSource {
     /// The numbers that it covers.
     pub of: &'static str,
-    /// The source, or "This value is chosen." and the reason.
+    /// The source, or "The project chose …" and the reason.
     pub from: &'static str,
 }
 
@@ -43,15 +43,17 @@ const fn source(of: &'static str, from: &'static str) -> PresetSource {
 }
 
 const DEFAULT_QUEUE: &str =
-    "This value is chosen: rate times round-trip time, at least 15 kB, as without a preset.";
-const NO_LOSS: &str = "This value is chosen: none, except that a full queue drops packets.";
-const STEADY: &str = "This value is chosen: there is no jitter and no loss, because a leased line carries no packets of others.";
-const RADIO_ORDER: &str = "This value is chosen, because no source for single packets was found. Packets keep their order, because the radio layer keeps it.";
+    "The project chose the emulator's default queue: rate times round-trip time, at least 15 kB.";
+const NO_LOSS: &str = "The project chose no random loss, so only a full queue drops packets.";
+const NO_JITTER_NO_LOSS: &str =
+    "The project chose no jitter and no random loss, so only a full queue drops packets.";
+const STEADY: &str = "The project chose no jitter and no loss, because a leased line carries no packets of other customers.";
+const RADIO_ORDER: &str = "The project chose this jitter, because it found no published jitter of single packets. Packets keep their order, because the radio layer keeps their order.";
 const RADIO_LOSS: &str =
-    "This value is chosen: there is no loss, because the radio layer repeats lost packets.";
-const WAAS_DELAY: &str = "Cisco Systems, \"Cisco Wide Area Application Services: Optimizing Third-Generation Wireless Networks\", data sheet. The average round-trip time of the HTTP test is 146 ms (in the upload test: 156 ms).";
-const ERRANT: &str = "Trevisan et al., \"ERRANT: Realistic Emulation of Radio Access Networks\", Computer Networks 176, 2020. Of the 1,000 tests that are published with the tool (github.com/marty90/errant, speed_test_sample.csv), 909 used 4G in Sweden and Norway. Their medians are 27.12 Mbit/s down, 10.57 Mbit/s up, and a round-trip time of 84.8 ms.";
-const OOKLA_STARLINK: &str = "Ookla, \"How Starlink's Satellite Internet Stacks Up Against HughesNet and Viasat around the Globe\", with Speedtest data of the United States for the second quarter of 2021. The medians are 97.23 Mbit/s down, 13.89 Mbit/s up, and a round-trip time of 45 ms.";
+    "The project chose no loss, because the radio layer retransmits lost packets.";
+const WAAS_DELAY: &str = "The data sheet \"Cisco Wide Area Application Services: Optimizing Third-Generation Wireless Networks\" of Cisco Systems gives an average round-trip time of 146 ms for the HTTP test, and 156 ms for the upload test. The preset uses 146 ms.";
+const ERRANT: &str = "Trevisan et al. describe the tool ERRANT (\"ERRANT: Realistic Emulation of Radio Access Networks\", Computer Networks 176, 2020), and publish 1,000 tests with it (github.com/marty90/errant, speed_test_sample.csv). Of the 1,000 tests, 909 used 4G in Sweden and Norway. The medians of the 909 tests are 27.12 Mbit/s down, 10.57 Mbit/s up, and a round-trip time of 84.8 ms.";
+const OOKLA_STARLINK: &str = "Ookla's article \"How Starlink's Satellite Internet Stacks Up Against HughesNet and Viasat around the Globe\" gives Speedtest medians of the United States for the second quarter of 2021: 97.23 Mbit/s down, 13.89 Mbit/s up, and a round-trip time of 45 ms.";
 
 /// All presets, from the slowest age to the fastest.
 pub const PRESETS: [LinkPreset; 12] = [
@@ -63,11 +65,11 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "ITU-T G.704 §2.1 (Basic frame structure at 1544 kbit/s). Data get 1536 kbit/s of this rate: in each 125 µs, 24 channels of eight bits follow one framing bit (Dallas Semiconductor, DS2152 data sheet).",
+                "ITU-T G.704 §2.1 (Basic frame structure at 1544 kbit/s) defines the rate of a T1 line. Data get 1536 kbit/s of this rate: in each 125 µs, 24 channels of eight bits follow one framing bit (Dallas Semiconductor, DS2152 data sheet).",
             ),
             source(
                 "delay",
-                "This value is chosen: it is the delay of a line of about 2,000 km.",
+                "The project chose the delay of a line of about 2,000 km.",
             ),
             source("jitter, loss", STEADY),
             source("queue", DEFAULT_QUEUE),
@@ -81,11 +83,11 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "Adtran, MX2800 STS-1 System Manual, STS-1 Overview. The line carries 8,000 frames a second of 9 rows and 90 columns of bytes, which is 51.84 Mbit/s. Three of the columns are overhead, so the payload has 50.112 Mbit/s.",
+                "Adtran's MX2800 STS-1 System Manual (STS-1 Overview) describes the frames of the line. The line carries 8,000 frames a second of 9 rows and 90 columns of bytes, which is 51.84 Mbit/s. Three of the columns are overhead, so the payload has 50.112 Mbit/s.",
             ),
             source(
                 "delay",
-                "This value is chosen: it is the delay of a line of about 2,000 km.",
+                "The project chose the delay of a line of about 2,000 km.",
             ),
             source("jitter, loss", STEADY),
             source("queue", DEFAULT_QUEUE),
@@ -103,20 +105,20 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "The source is the same test as for the delay, without acceleration. A Word file of 2,055,168 bytes was transferred down by HTTP in 11 s (1.49 Mbit/s, table 2), and up by FTP in 152.75 s (0.108 Mbit/s, table 4). About 4 % are added for headers. The other files of 1 MB and more had 1.2 to 1.8 Mbit/s down by HTTP (measured in whole seconds), and 0.09 to 0.13 Mbit/s up.",
+                "The same Cisco data sheet as for the delay gives transfer times without acceleration. A Word file of 2,055,168 bytes was transferred down by HTTP in 11 s (1.49 Mbit/s, table 2), and up by FTP in 152.75 s (0.108 Mbit/s, table 4). To these rates, the project added about 4 % for packet headers. The other files of 1 MB and more reached 1.2 to 1.8 Mbit/s down by HTTP (measured in whole seconds), and 0.09 to 0.13 Mbit/s up.",
             ),
             source("delay", WAAS_DELAY),
             source(
                 "queue",
-                "This value is chosen: one second of the rate. The test does not state a queue.",
+                "The project chose a queue that can contain one second of data at the link's rate. The Cisco data sheet does not state the size of the queue.",
             ),
             source(
                 "jitter",
-                "This value is chosen: there is no jitter, because the test states only averages.",
+                "The project chose no jitter, because the Cisco data sheet gives the average delay and no other statistics of the delay.",
             ),
             source(
                 "loss",
-                "This value is chosen: there is no loss. The test mentions loss, but does not state how much.",
+                "The project chose no loss, because the Cisco data sheet mentions loss but gives no loss rate.",
             ),
         ],
     },
@@ -139,7 +141,7 @@ pub const PRESETS: [LinkPreset; 12] = [
             source("loss", RADIO_LOSS),
             source(
                 "queue",
-                "This value is chosen: one second of the rate. Mobile networks have very large queues, as Jiang et al. show in \"Understanding Bufferbloat in Cellular Networks\", 2012.",
+                "The project chose a queue that can contain one second of data at the link's rate. Jiang et al. (\"Understanding Bufferbloat in Cellular Networks\", 2012) show that mobile networks have very large queues.",
             ),
         ],
     },
@@ -159,15 +161,18 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "Ookla, \"Growing and Slowing: The State of 5G Worldwide in 2021\", 20 December 2021, with Speedtest data of the third quarter. The worldwide medians are 166.13 Mbit/s down and 21.08 Mbit/s up.",
+                "Ookla's article \"Growing and Slowing: The State of 5G Worldwide in 2021\" of 20 December 2021 gives worldwide Speedtest medians for the third quarter: 166.13 Mbit/s down and 21.08 Mbit/s up.",
             ),
             source(
                 "delay",
-                "Ofcom, \"Which mobile operator has the longest file download time?\", on its Mobile Matters report of 2024. The average response times over 5G are from 16.3 ms (Three) to 21.4 ms (O2). The preset uses a round-trip time of 19 ms, which is between these.",
+                "Ofcom's article \"Which mobile operator has the longest file download time?\" summarises its Mobile Matters report of 2024. The average response times over 5G are from 16.3 ms (operator Three) to 21.4 ms (operator O2). The project chose a round-trip time of 19 ms, because 19 ms is between the response times of Three and O2.",
             ),
             source("jitter", RADIO_ORDER),
             source("loss", RADIO_LOSS),
-            source("queue", "This value is chosen: 250 ms of the rate."),
+            source(
+                "queue",
+                "The project chose a queue that can contain 250 ms of data at the link's rate.",
+            ),
         ],
     },
     LinkPreset {
@@ -182,17 +187,17 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "This value is chosen: ADSL2+ (ITU-T G.992.5) is commonly said to reach this rate on a short line. Most lines have lower rates.",
+                "The project chose the rate that ADSL2+ (ITU-T G.992.5) is commonly said to reach on a short line. Most ADSL2+ lines have lower rates.",
             ),
             source(
                 "delay",
-                "Verizon, \"Network Performance\", which quotes the FCC's Measuring Broadband America 2016 for its DSL. The round-trip time is 37.05 ms in the tier of 3.1 to 7 Mbit/s, and 37.22 and 39.65 ms in slower tiers.",
+                "Verizon's page \"Network Performance\" quotes the round-trip times of Verizon's DSL from the FCC's report Measuring Broadband America 2016. The round-trip time of Verizon's DSL is 37.05 ms in the tier of 3.1 to 7 Mbit/s, and 37.22 and 39.65 ms in slower tiers. The preset uses 37.05 ms.",
             ),
             source(
                 "queue",
-                "This value is chosen: 500 ms of the rate up, and 100 ms down.",
+                "The project chose a queue that can contain 500 ms of data at the link's rate up, and 100 ms down.",
             ),
-            source("jitter, loss", NO_LOSS),
+            source("jitter, loss", NO_JITTER_NO_LOSS),
         ],
     },
     LinkPreset {
@@ -207,17 +212,17 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "BT Wholesale, statement to ISPreview, 27 January 2010, on its VDSL2 from the street cabinet, which has up to 40 Mbit/s down and up to 10 Mbit/s up.",
+                "In a statement to ISPreview of 27 January 2010, BT Wholesale gives the rates of its VDSL2 from the street cabinet: up to 40 Mbit/s down and up to 10 Mbit/s up.",
             ),
             source(
                 "delay",
-                "This value is chosen: it is between those of ADSL2+ and cable.",
+                "The project chose a delay between the delays of the presets for ADSL2+ and cable.",
             ),
             source(
                 "queue",
-                "This value is chosen: 200 ms of the rate up, and 100 ms down.",
+                "The project chose a queue that can contain 200 ms of data at the link's rate up, and 100 ms down.",
             ),
-            source("jitter, loss", NO_LOSS),
+            source("jitter, loss", NO_JITTER_NO_LOSS),
         ],
     },
     LinkPreset {
@@ -237,11 +242,11 @@ pub const PRESETS: [LinkPreset; 12] = [
             ),
             source(
                 "delay, jitter",
-                "White, Sundaresan, Briscoe (CableLabs), \"Low Latency DOCSIS: Technology Overview\", 2019. An idle access link, which is all that this preset emulates, has around 10 ms. It is chosen that 2 ms of this time vary, like the wait for a grant.",
+                "White, Sundaresan and Briscoe of CableLabs (\"Low Latency DOCSIS: Technology Overview\", 2019) give a latency of around 10 ms for an idle access link. The preset emulates an idle access link, and not the network behind it. The project chose a variable delay of 2 ms within the 10 ms, because the wait for a grant varies.",
             ),
             source(
                 "queue",
-                "up: Flickinger et al. (Comcast), \"Improving Latency with Active Queue Management (AQM) During COVID-19\", 2021. Without AQM, the latency under load is roughly 250 ms, so the queue up has 250 ms of the rate. (With DOCSIS-PIE, the latency is 15 to 30 ms: use `--aqm pie`.) The queue down is chosen: 100 ms of the rate.",
+                "For the direction up, Flickinger et al. of Comcast (\"Improving Latency with Active Queue Management (AQM) During COVID-19\", 2021) measured the latency under load. Without AQM, the latency is roughly 250 ms, so the queue up can contain 250 ms of data at the link's rate. With DOCSIS-PIE, the latency is 15 to 30 ms; to emulate DOCSIS-PIE, add `--aqm pie`. For the direction down, the project chose a queue that can contain 100 ms of data at the link's rate.",
             ),
             source("loss", NO_LOSS),
         ],
@@ -256,16 +261,22 @@ pub const PRESETS: [LinkPreset; 12] = [
         ],
         down: &[],
         sources: &[
-            source("rate", "This value is chosen."),
+            source(
+                "rate",
+                "The project chose this rate without a published source.",
+            ),
             source(
                 "delay, jitter",
-                "Sui et al., \"Characterizing and Improving WiFi Latency in Large-Scale Operational Networks\", MobiSys 2016. Pings take at least 3 ms, which the preset uses as the median, 20 ms at the 90th percentile and 250 ms at the 99th. The preset has 3.2, 18 and 82 ms. Each packet has its own random delay, and in a dense stream a late packet delays the packets after it.",
+                "Sui et al. (\"Characterizing and Improving WiFi Latency in Large-Scale Operational Networks\", MobiSys 2016) measured pings. In their measurement, a ping takes at least 3 ms, 20 ms at the 90th percentile, and 250 ms at the 99th percentile. The preset uses about 3 ms as the median: over the preset, a ping takes 3.2 ms in the median, 18 ms at the 90th percentile, and 82 ms at the 99th percentile. In the preset, each packet has its own random delay, and in a dense stream a late packet delays the packets after it.",
             ),
             source(
                 "loss",
-                "This value is chosen: there is no loss, because 802.11 repeats lost packets.",
+                "The project chose no loss, because 802.11 retransmits lost packets.",
             ),
-            source("queue", "This value is chosen: 80 ms of the rate."),
+            source(
+                "queue",
+                "The project chose a queue that can contain 80 ms of data at the link's rate.",
+            ),
         ],
     },
     LinkPreset {
@@ -279,11 +290,11 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "This value is chosen: OC-3, which is three times OC-1.",
+                "The project chose the rate of OC-3, which is three times the rate of OC-1.",
             ),
             source(
                 "delay",
-                "TeleGeography, CommsUpdate, 30 September 2010. Over AC-1, which was the fastest cable then, the round-trip time is 60.8 ms from New York to the west of England, with \"a few additional milliseconds\" to London. The preset uses 65 ms. In 2015, Hibernia Express had 58.95 ms (The Broadcast Bridge, \"Trans-Atlantic Network Latency Reduced\").",
+                "TeleGeography's CommsUpdate of 30 September 2010 gives the round-trip time over AC-1, which was the fastest cable in 2010. Over AC-1, the round-trip time is 60.8 ms from New York to the west of England, with \"a few additional milliseconds\" to London. The preset uses a round-trip time of 65 ms. In 2015, the cable Hibernia Express had a round-trip time of 58.95 ms (The Broadcast Bridge, \"Trans-Atlantic Network Latency Reduced\").",
             ),
             source("jitter, loss", STEADY),
             source("queue", DEFAULT_QUEUE),
@@ -301,17 +312,20 @@ pub const PRESETS: [LinkPreset; 12] = [
         sources: &[
             source(
                 "rate",
-                "APNIC blog, \"Fact checking Starlink's performance figures\", 28 November 2022, by the authors of the measurement. They compare Starlink with a geostationary subscription, which has 100 Mbit/s down and 10 Mbit/s up.",
+                "In the APNIC blog of 28 November 2022 (\"Fact checking Starlink's performance figures\"), the authors of the measurement compare Starlink with a geostationary subscription. The geostationary subscription has 100 Mbit/s down and 10 Mbit/s up.",
             ),
             source(
                 "delay",
-                "Michel et al., \"A First Look at Starlink Performance\", IMC 2022. The round-trip time is at least about 600 ms; up to 558 ms of this is the way through space (RFC 2488 §2, Satellite Characteristics).",
+                "Michel et al. (\"A First Look at Starlink Performance\", IMC 2022) give a round-trip time of at least about 600 ms for a geostationary satellite. Up to 558 ms of the round-trip time is the way through space (RFC 2488 §2, Satellite Characteristics).",
             ),
             source(
                 "jitter, loss",
-                "This value is chosen: there is no jitter and no loss, as with a clear sky.",
+                "The project chose no jitter and no loss, as with a clear sky.",
             ),
-            source("queue", "This value is chosen: rate times round-trip time."),
+            source(
+                "queue",
+                "The project chose a queue of rate times round-trip time.",
+            ),
         ],
     },
     LinkPreset {
@@ -332,13 +346,16 @@ pub const PRESETS: [LinkPreset; 12] = [
             source("rate, delay", OOKLA_STARLINK),
             source(
                 "jitter",
-                "Huston (APNIC), \"A transport protocol's view of Starlink\", 17 May 2024, as The Register quotes it on 22 May 2024. A round-trip time differs from the next by 6.7 ms on average; a normal jitter of 4.2 ms in each direction gives the same difference. The preset does not emulate the larger changes at handovers.",
+                "The Register of 22 May 2024 quotes Huston of APNIC (\"A transport protocol's view of Starlink\", 17 May 2024): a round-trip time differs from the next by 6.7 ms on average. In the preset, a normal jitter of 4.2 ms in each direction gives the same average difference. The preset does not emulate the larger changes of the delay at handovers.",
             ),
             source(
                 "loss",
-                "The source is the same as for the jitter: 1 to 2 % of the packets are lost without congestion. The preset loses packets in 1 % of the round trips. It is chosen that 10 packets in a row are lost, because losses occur at handovers (Kassem et al., \"A Browser-side View of Starlink Connectivity\", IMC 2022).",
+                "The same article as for the jitter reports that 1 to 2 % of the packets are lost without congestion. The preset loses packets in 1 % of the round trips. The project chose losses of 10 packets in a row on average, because losses occur at handovers (Kassem et al., \"A Browser-side View of Starlink Connectivity\", IMC 2022).",
             ),
-            source("queue", "This value is chosen: 200 ms of the rate."),
+            source(
+                "queue",
+                "The project chose a queue that can contain 200 ms of data at the link's rate.",
+            ),
         ],
     },
 ];

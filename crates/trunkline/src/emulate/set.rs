@@ -19,7 +19,7 @@ pub(super) struct SetArguments {
     settings: SettingFlags,
     #[command(flatten)]
     force: ForceArguments,
-    /// Prints the link's status as JSON.
+    /// Prints the status of the emulated link as JSON.
     #[arg(long)]
     json: bool,
 }
