@@ -210,7 +210,11 @@ fn limit_seconds(job: &MapiJob) -> Option<f64> {
 /// Approximate duration of a job, in seconds.
 fn weight(job: &MapiJob) -> f64 {
     let cell = job.cell();
-    let rtt = 2.0 * f64::from(cell.one_way_delay_ms) / 1e3;
+    let rtt = match job {
+        // They are beside each other.
+        MapiJob::Peers(_) => 0.0,
+        MapiJob::Cell(_) | MapiJob::Reference(_) => 2.0 * f64::from(cell.one_way_delay_ms) / 1e3,
+    };
     let span = SPAN_SECONDS as f64;
     let work = match (cell.action.is_bulk(), job, cell.mode) {
         (_, MapiJob::Peers(_), _) => 3.0,
