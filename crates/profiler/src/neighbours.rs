@@ -105,13 +105,13 @@ fn parse_discovery(frame: &[u8]) -> Option<NeighbourMessage> {
         option[2..8].try_into().ok()
     };
     let from = || -> Option<MacAddress> { frame.get(6..12)?.try_into().ok() };
-    match message.first()? {
-        &SOLICITATION => Some(NeighbourMessage::Request {
+    match *message.first()? {
+        SOLICITATION => Some(NeighbourMessage::Request {
             target,
             sender: address(&header[8..24])?,
             sender_mac: option_of(SOURCE_OPTION).or_else(from)?,
         }),
-        &ADVERTISEMENT => Some(NeighbourMessage::Reply {
+        ADVERTISEMENT => Some(NeighbourMessage::Reply {
             address: target,
             mac: option_of(TARGET_OPTION).or_else(from)?,
         }),

@@ -29,8 +29,8 @@ use crate::probe::{self, ETHERNET_HEADER, IDENTIFYING_BYTES, MacAddress};
 /// Memory for received frames of a port: 0.26 s of short packets at 1,000,000 per second, and 32,768
 /// packets of 1,500 bytes.
 const RECEIVED_RING_BYTES: usize = 64 * 1_024 * 1_024;
-/// Memory for the beginnings of sent frames: 131,072 packets.
-const SENT_RING_BYTES: usize = 32 * 1_024 * 1_024;
+/// Memory for the beginnings of sent frames: 262,144 packets.
+const SENT_RING_BYTES: usize = 64 * 1_024 * 1_024;
 /// Room for two VLAN tags.
 const TAGS: usize = 8;
 

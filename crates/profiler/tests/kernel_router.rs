@@ -8,6 +8,8 @@
 //! The kernel's own counters of forwarded and dropped packets are the reference. The tests need root;
 //! without it each says so on standard error, and passes. They run one at a time.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,3 +1,5 @@
+//! Tests of the records: every byte is read back by the rules of the NumPy format alone.
+
 use std::collections::BTreeMap;
 
 use profile::PacketFate;

@@ -19,6 +19,8 @@ use crate::records::{RecordRow, RecordWriter};
 
 /// Frames that are read from a ring before the machine is told, so that the lock is taken seldom.
 const READ_MAX: usize = 256;
+/// Reads of all rings when a run is stopped: more than a full ring takes.
+const LAST_READS_MAX: u32 = 4_096;
 /// Kinds of ICMP messages that are told apart; there are fewer in practice.
 const ICMP_KINDS_MAX: usize = 16;
 
@@ -112,6 +114,9 @@ pub(super) struct RingReader<'a> {
     sent: StampSpan,
     received: StampSpan,
     stamp_lag_max: Duration,
+    /// Time up to which all arrivals have been read. A packet is lost only by this time: a reader
+    /// that is behind must not take unread arrivals for losses.
+    settled: Time,
 }
 
 impl<'a> RingReader<'a> {
@@ -137,19 +142,26 @@ impl<'a> RingReader<'a> {
             sent: StampSpan::default(),
             received: StampSpan::default(),
             stamp_lag_max: Duration::ZERO,
+            settled: Time::ZERO,
         }
     }
 
     /// Reads what waits in each ring, up to a limit; tells whether there was anything.
     pub(super) fn read(&mut self) -> Result<bool> {
-        let mut found = false;
+        let began = self.shared.clock.now();
+        let (mut read_max, mut read_any) = (0, false);
         for port in 0..self.rings.len() {
             // Stamps first: they belong to packets that may have arrived.
-            found |= self.read_sent(port);
-            found |= self.read_received(port)?;
+            for read in [self.read_sent(port), self.read_received(port)?] {
+                read_max = read_max.max(read);
+                read_any |= read > 0;
+            }
+        }
+        if read_max < READ_MAX {
+            self.settled = began;
         }
         self.take_records();
-        Ok(found)
+        Ok(read_any)
     }
 
     /// Tells whether all records have been taken out.
@@ -162,8 +174,14 @@ impl<'a> RingReader<'a> {
         self.received.count + self.arrivals.returned + self.arrivals.misrouted
     }
 
-    /// Ends the traffic, so that all packets have a record at once.
+    /// Ends the traffic: reads what has arrived, and then lets all packets have a record at once.
     pub(super) fn stop_traffic(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        for _ in 0..LAST_READS_MAX {
+            if !matches!(self.read(), Ok(true)) {
+                break;
+            }
+        }
         self.shared.machine().stop();
     }
 
@@ -183,7 +201,7 @@ impl<'a> RingReader<'a> {
         }
     }
 
-    fn read_sent(&mut self, port: usize) -> bool {
+    fn read_sent(&mut self, port: usize) -> usize {
         let made = self.shared.made.load(Ordering::Relaxed);
         let (ring, events) = (&mut self.rings[port].sent, &mut self.events);
         let (span, run) = (&mut self.sent, self.run as u16);
@@ -208,10 +226,10 @@ impl<'a> RingReader<'a> {
             read += 1;
         }
         self.enter_events();
-        read > 0
+        read
     }
 
-    fn read_received(&mut self, port: usize) -> Result<bool> {
+    fn read_received(&mut self, port: usize) -> Result<usize> {
         let made = self.shared.made.load(Ordering::Relaxed);
         let ring = &mut self.rings[port].received;
         let (events, counts) = (&mut self.events, &mut self.arrivals);
@@ -255,7 +273,7 @@ impl<'a> RingReader<'a> {
         self.enter_events();
         match failure {
             Some(error) => Err(error).with_context(|| format!("port {port} does not answer ARP")),
-            None => Ok(read > 0),
+            None => Ok(read),
         }
     }
 
@@ -274,7 +292,7 @@ impl<'a> RingReader<'a> {
     }
 
     fn take_records(&mut self) {
-        let now = self.shared.clock.now();
+        let now = self.settled;
         loop {
             let mut machine = self.shared.machine();
             while self.rows.len() < READ_MAX
