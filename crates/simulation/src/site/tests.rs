@@ -1,3 +1,5 @@
+//! Transfers over a small site in every mode, what they cost, and that one seed gives one result.
+
 use emulate::DirectionConfig;
 use vocab::{Bitrate, ByteCount, Probability};
 
