@@ -359,11 +359,13 @@ impl Http2Server {
                     Poll::Pending => break,
                 }
             }
+            let was_open = stream.response.is_some();
             let sent = stream.send_pending(context);
             if sent > 0 {
                 *self.sent.entry(number).or_default() += sent;
-                has_moved = true;
             }
+            // An end without bytes is a frame as well: the crate writes it when it is polled again.
+            has_moved |= sent > 0 || was_open && stream.response.is_none();
             if stream.is_over() {
                 over.push(number);
             }

@@ -138,3 +138,24 @@ fn what_is_no_http2_ends_the_connection() {
     );
     assert!(server.is_closed());
 }
+
+/// The end of a body whose length was unknown comes behind all its bytes.
+#[test]
+fn late_end_of_body_is_written_at_once() {
+    let mut server = server();
+    server.receive(Time::ZERO, request(1).into());
+    let head = Bytes::from_static(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+    server.respond(1, &ResponseHead::parse(head).unwrap(), false);
+    server.send_body(1, Bytes::from_static(b"text"));
+    server.drive();
+    assert!(server.take_output().ends_with(b"text"));
+    server.finish_body(1);
+    server.drive();
+    // DATA without bytes, END_STREAM, stream 1.
+    assert_eq!(
+        server.take_output(),
+        &b"\0\0\0\0\x01\0\0\0\x01"[..],
+        "the end"
+    );
+    assert!(server.streams.is_empty());
+}
