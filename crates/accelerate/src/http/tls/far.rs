@@ -39,6 +39,8 @@ pub(crate) struct FarTls {
     lanes: Option<Box<OriginLanes>>,
     /// When the handshake that goes on is given up.
     timeout: Option<Time>,
+    /// The near half was told that the origin failed.
+    has_failed: bool,
     note: Option<String>,
     now: Time,
     outputs: VecDeque<AcceleratorOutput>,
@@ -100,6 +102,7 @@ impl FarTls {
             session: None,
             lanes: None,
             timeout: None,
+            has_failed: false,
             note: None,
             now: Time::ZERO,
             outputs: VecDeque::new(),
@@ -283,6 +286,7 @@ impl FarTls {
     /// The origin is not what it was when the near half answered its client.
     fn fail(&mut self, fault: OriginFault) {
         self.timeout = None;
+        self.has_failed = true;
         self.note = fault.certificate.text().map(str::to_owned);
         self.send_frame(&TlsFrame::Failed(fault.reason, fault.certificate));
     }
@@ -610,6 +614,10 @@ impl AcceleratorHalf for FarTls {
     fn handle(&mut self, now: Time, input: AcceleratorInput) {
         self.now = now;
         self.shared.clock.observe(now);
+        if self.has_failed {
+            // What comes is decrypted content for an origin that must not get it. The near half closes the flow.
+            return;
+        }
         match input {
             AcceleratorInput::Start => self.outputs.push_back(AcceleratorOutput::OpenServer),
             AcceleratorInput::Lan(bytes) => self.hear_server(now, bytes),

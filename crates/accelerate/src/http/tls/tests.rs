@@ -241,8 +241,11 @@ impl InterceptingSites {
             let_go: None,
             closed: None,
             note: None,
+            to_server: Vec::new(),
             segments: Vec::new(),
             is_far_deaf: false,
+            is_far_slow: false,
+            on_its_way: Vec::new(),
             paused: BTreeSet::new(),
             resets: 0,
             sites: self,
@@ -296,9 +299,14 @@ struct TestPath<'a> {
     let_go: Option<ReasonCode>,
     closed: Option<ReasonCode>,
     note: Option<String>,
+    /// What the far half has written to the server's connection.
+    to_server: Vec<u8>,
     segments: Vec<SegmentKind>,
     /// The far half hears nothing, as one of an earlier release.
     is_far_deaf: bool,
+    /// What the far half says stays on its way, in `on_its_way`.
+    is_far_slow: bool,
+    on_its_way: Vec<AcceleratorOutput>,
     /// Further connections that the far half reads no more of.
     paused: BTreeSet<Further>,
     /// Further connections that it has reset.
@@ -388,7 +396,10 @@ impl TestPath<'_> {
             } else if let Some(report) = self.sites.contents.reports.pop_front() {
                 near.handle(now, AcceleratorInput::Content(report));
             } else if let Some(output) = far.poll_output() {
-                self.far_output(output);
+                match matches!(output, AcceleratorOutput::ToWan(_)) && self.is_far_slow {
+                    true => self.on_its_way.push(output),
+                    false => self.far_output(output),
+                }
             } else {
                 if self.let_go.is_some() {
                     self.halves = None;
@@ -405,6 +416,7 @@ impl TestPath<'_> {
         };
         match output {
             AcceleratorOutput::ToLan(bytes) => {
+                self.to_server.extend_from_slice(&bytes);
                 let answer = self.own.hear(&bytes);
                 if self.let_go.is_some() {
                     self.to_client.extend_from_slice(&answer);
@@ -814,6 +826,41 @@ fn a_far_node_without_consent_or_answer_is_no_obstacle() {
     path.near(AcceleratorInput::Timeout);
     assert_eq!(path.let_go, Some(reasons::TLS_OFF));
     assert!(path.converse(&mut client).0.ends_with(b"hello"));
+}
+
+#[test]
+fn consent_withdrawn_after_the_proof_costs_one_connection() {
+    let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
+    for protocol in ["http/1.1", "h2"] {
+        let origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
+        let mut sites = InterceptingSites::new(&ours, &theirs, origin);
+        assert!(sites.fetch(trusting(&ours), "/a").body.ends_with("hello"));
+        sites.far.configure(None);
+        let mut config = trusting(&ours);
+        config.alpn_protocols = vec![protocol.into()];
+        let mut path = sites.connect();
+        let mut client = path.client(config);
+        let secret = format!("GET /b HTTP/1.1\r\nHost: {NAME}\r\nCookie: secret\r\n\r\n");
+        // The preface, SETTINGS, and HEADERS of a GET of `/`.
+        let mut frames = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+        frames.extend_from_slice(b"\0\0\x16\x01\x05\0\0\0\x01\x82\x87\x84\x41\x11");
+        frames.extend_from_slice(NAME.as_bytes());
+        client.send(match protocol {
+            "h2" => &frames,
+            _ => secret.as_bytes(),
+        });
+        path.is_far_slow = true;
+        path.converse(&mut client);
+        for output in std::mem::take(&mut path.on_its_way) {
+            path.far_output(output);
+        }
+        path.settle();
+        assert_eq!(path.closed, Some(reasons::TLS_OFF), "{protocol}");
+        assert_eq!(path.to_server, b"", "{protocol}");
+        let next = sites.fetch(trusting(&theirs), "/b");
+        assert_eq!(next.let_go, Some(reasons::TLS_OFF), "{protocol}");
+        assert!(next.body.ends_with("hello"), "{next:?}");
+    }
 }
 
 #[test]
