@@ -234,7 +234,8 @@ fn limits_by_size(outputs: &[QueueArrivals]) -> Vec<SizeLimit> {
             let first_drop = dropped.get(noise(dropped.len())).copied();
             // Noise makes the two contradict each other by a packet or so.
             let slack = SLACK_PACKETS.max((held as f64 * GAP_MAX) as u64);
-            let is_sharp = first_drop.is_none_or(|first| first + slack > held);
+            // An empty queue takes any packet, so another part has dropped one that found it empty.
+            let is_sharp = first_drop.is_none_or(|first| first > 1 && first + slack > held);
             let too_many = first_drop.filter(|_| is_sharp);
             SizeLimit {
                 size,
