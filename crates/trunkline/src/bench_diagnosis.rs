@@ -55,7 +55,7 @@ pub(crate) struct BenchDiagnosis {
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
     /// Saves the packet capture of each test case in this directory. Each packet capture contains
-    /// only packet headers, and has some megabytes.
+    /// the headers of packets without their payload, and has some megabytes.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Measures nothing, and diagnoses the captures in the directory of --keep again, for the test

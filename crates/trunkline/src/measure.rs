@@ -150,8 +150,8 @@ struct MeasureRunArguments {
     #[arg(long)]
     port: Option<u16>,
     /// Tests against an ordinary iperf3 server (`iperf3 -s`) at this TCP and UDP port. Use this
-    /// option if you can run only iperf3 at the far end. A test against iperf3 needs no key. The
-    /// report names the values that a test against iperf3 cannot measure.
+    /// option if you can run iperf3 at the far end, but not Trunkline. A test against iperf3 needs
+    /// no key. The report names the values that a test against iperf3 cannot measure.
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "5201", conflicts_with_all = ["port", "key_file"])]
     iperf3: Option<u16>,
     /// Reads the key that client and server share from this file, or from standard input if the

@@ -25,33 +25,35 @@ use super::run::{RunningLink, SettingsAnnouncement, WatchArguments, warn};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Running one command behind the link")]
 pub(super) struct CommandArguments {
-    /// Selects how the command behind the link reaches the host's network [default: auto].
+    /// Selects how the command behind the emulated link reaches the network of this host [default:
+    /// auto].
     #[arg(long, value_enum, requires = "command")]
     gateway: Option<GatewayOption>,
-    /// Prints the link's counters on standard error after the command behind the link has ended.
-    /// With --json, Trunkline prints the counters as JSON.
+    /// Prints the counters of the emulated link on standard error after the command behind the link
+    /// has ended. With --json, Trunkline prints the counters as JSON.
     #[arg(long, requires = "command")]
     report: bool,
-    /// Writes the link's counters to this file instead of standard error.
+    /// Writes the counters of the emulated link to this file, and not to standard error.
     #[arg(long, value_name = "FILE", requires = "command")]
     report_to: Option<PathBuf>,
-    /// Runs this command behind the link, as the same user, in the same directory and in the same
-    /// terminal.
+    /// Runs this command behind the emulated link, as the user who runs Trunkline, in the present
+    /// directory and in the present terminal.
     ///
     /// The command sends in the direction `forward` (A to B), and receives in the direction `back`.
     /// The command runs in its own network namespace, whose default route leads through the link to
     /// the network of this host. Over IPv4, the command reaches the host's own services at the
-    /// gateway's address, even services that listen only on the host's loopback address. The
-    /// gateway's address is 198.19.0.1, or another address if this address is in use; `ip route`
-    /// shows the address. Packets have at most 1500 bytes. With root privileges, NAT in this host's
-    /// network connects the link. Without root, a gateway program must be installed: pasta (package
-    /// passt) or slirp4netns.
+    /// gateway's address, including services that listen on the host's loopback address and on no
+    /// other address. The gateway's address is 198.19.0.1, or another address if this address is in
+    /// use; `ip route` shows the address. Packets have at most 1500 bytes. With root privileges,
+    /// NAT in this host's network connects the emulated link to the network. Without root, a
+    /// gateway program must be installed: pasta (package passt) or slirp4netns.
     ///
     /// If the command was run, the exit code of Trunkline is the exit code of the command, or 128
     /// plus the number of the signal that ended the command. The exit code is 2 if an option or a
-    /// setting is invalid, 125 if the link failed, 126 if the command could not be started, and 127
-    /// if the command was not found. Trunkline forwards the signals INT, TERM, HUP, QUIT, USR1 and
-    /// USR2 to the command. Processes that the command started end when the command ends.
+    /// setting is invalid, 125 if the emulated link failed, 126 if the command could not be
+    /// started, and 127 if the command was not found. Trunkline forwards the signals INT, TERM,
+    /// HUP, QUIT, USR1 and USR2 to the command. Processes that the command started end when the
+    /// command ends.
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = NOT_WITH_COMMAND)]
     command: Vec<OsString>,
 }

@@ -30,10 +30,11 @@ pub(super) struct CalibrateArguments {
     /// AF_PACKET) or xdp.
     #[arg(long, default_value = "tun")]
     device: DeviceKind,
-    /// Measures with IPv6 packets instead of IPv4 packets.
+    /// Measures with IPv6 packets, and not with IPv4 packets.
     #[arg(long)]
     ipv6: bool,
-    /// Runs fewer and shorter measurements, in about a minute instead of half an hour.
+    /// Runs fewer and shorter measurements than without --quick, so that the calibration takes
+    /// about a minute, and not half an hour.
     #[arg(long)]
     quick: bool,
     /// Measures only the listed properties of the emulator: rate, delay, jitter, loss, burst (of

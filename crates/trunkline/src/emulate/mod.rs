@@ -27,23 +27,24 @@ enum EmulateAction {
     ///
     /// A packet that is routed into one device leaves the other device, after the configured queue,
     /// rate, loss and delay. The two new TUN devices are up and have no address. Give each device
-    /// an address, or move each device into its own network namespace. With --bridge, the link
-    /// joins two existing interfaces instead.
+    /// an address, or move each device into its own network namespace. With --bridge, the emulated
+    /// link joins two existing interfaces, and creates no devices.
     Run(Box<run::EmulateRunArguments>),
-    /// Shows a running link: its settings, its counters, and whether this host is fast enough for
-    /// it.
+    /// Shows a running emulated link: its settings, its counters, and whether this host is fast
+    /// enough for it.
     Status(status::StatusArguments),
-    /// Changes settings of a running link; no packet is lost.
+    /// Changes settings of a running emulated link; no packet is lost.
     ///
-    /// Only the named settings change. The option --preset replaces all settings of the link: each
-    /// setting that the command line does not name takes the preset's value, or becomes unset.
+    /// Only the named settings change. The option --preset replaces all settings of the emulated
+    /// link: each setting that the command line does not name takes the preset's value, or becomes
+    /// unset.
     Set(Box<set::SetArguments>),
     /// Lists the link presets with their numbers and the sources of these numbers.
     Presets(presets::PresetsArguments),
     /// Replays a packet log in virtual time, and compares the fate of every packet with the log.
     Replay(replay::ReplayArguments),
-    /// Measures from outside how exactly the emulator works on this machine, and writes a
-    /// certificate with the results.
+    /// Measures with sockets outside the emulator how exactly the emulator works on this machine,
+    /// and writes a certificate with the results.
     Calibrate(calibrate::CalibrateArguments),
 }
 

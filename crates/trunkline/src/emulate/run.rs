@@ -38,7 +38,7 @@ pub(super) struct EmulateRunArguments {
     settings: SettingFlags,
     #[command(flatten)]
     force: ForceArguments,
-    /// Prints the counters of the link as one JSON object.
+    /// Prints the counters of the emulated link as one JSON object.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -83,15 +83,15 @@ struct LinkEndArguments {
     /// namespace].
     #[arg(long, value_name = "NAMESPACE")]
     namespace_b: Option<String>,
-    /// Joins two existing interfaces as a transparent bridge, instead of creating two devices. The
-    /// first interface is end A of the link, and the second interface is end B.
+    /// Joins two existing network interfaces as a transparent bridge, and creates no devices. The
+    /// first interface is end A of the emulated link, and the second interface is end B.
     #[arg(long, value_name = "A,B", conflicts_with_all = ["device_a", "device_b"])]
     bridge: Option<String>,
     /// Selects how a bridge receives and sends packets [default: packet].
     #[arg(long, value_enum, requires = "bridge")]
     io: Option<BridgeIoOption>,
-    /// Switches segmentation offload off at the TUN devices. Without segmentation offload, the link
-    /// is slower, but packet captures at the devices show single packets.
+    /// Switches segmentation offload off at the TUN devices. Without segmentation offload, the
+    /// emulated link carries a lower rate, but packet captures at the devices show single packets.
     #[arg(long, conflicts_with = "bridge")]
     no_offloads: bool,
 }
@@ -114,8 +114,8 @@ pub(super) struct WatchArguments {
     /// log.
     #[arg(long, value_name = "FILE.csv")]
     log: Option<PathBuf>,
-    /// Writes a packet capture that contains each packet at both ends of the link, with the
-    /// packet's fate (delivered or dropped) as a comment.
+    /// Writes a packet capture that contains each packet at both ends of the emulated link, with
+    /// the packet's fate (delivered or dropped) as a comment.
     #[arg(long, value_name = "FILE.pcapng")]
     pcapng: Option<PathBuf>,
     /// Creates the control socket for `status` and `set` at this path. The directory of the path

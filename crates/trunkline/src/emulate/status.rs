@@ -19,9 +19,9 @@ use crate::output::StandardOutput;
 /// Selection of the link.
 #[derive(Debug, Args)]
 pub(super) struct LinkSelection {
-    /// Selects the link with this name [default: the only running link]. The name of a link is the
-    /// name of its device A. If a second link has the same device name, the process id is part of
-    /// the name of the second link.
+    /// Selects the emulated link with this name [default: the running link, if only one is
+    /// running]. The name of a link is the name of its device A. If two running links have the same
+    /// device name, the name of the second link also contains its process id.
     #[arg(long, value_name = "NAME", conflicts_with = "control")]
     name: Option<String>,
     /// Selects the emulated link whose control socket has this path.
@@ -34,13 +34,13 @@ pub(super) struct LinkSelection {
 pub(super) struct StatusArguments {
     #[command(flatten)]
     which: LinkSelection,
-    /// Prints the status of the link as JSON.
+    /// Prints the status of the emulated link as JSON.
     #[arg(long)]
     json: bool,
-    /// Prints the status of the link as Prometheus metrics.
+    /// Prints the status of the emulated link as Prometheus metrics.
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
-    /// Prints the status of the link every second, until the link ends.
+    /// Prints the status of the emulated link every second, until the link ends.
     #[arg(long)]
     watch: bool,
 }
