@@ -32,8 +32,9 @@ pub struct ServerConnection(pub u8);
 
 impl ServerConnection {
     /// Further connections of one flow at a time. Browsers open six to one server, so a server takes that of one
-    /// client; and 1,000 flows of a branch are then 9,000 connections at most.
-    pub const MAX_PER_FLOW: usize = 8;
+    /// client, and as many for what is fetched ahead, beside one that finds out about the server; 1,000 flows of a branch
+    /// are then 14,000 connections at most.
+    pub const MAX_PER_FLOW: usize = 13;
     /// Bytes that a half may have written and the server's operating system not taken. As much as waits for the host
     /// of a flow. A connection on which more waits is reset.
     pub const UNTAKEN_MAX: usize = 256 * 1024;

@@ -45,6 +45,7 @@ mod entry;
 mod far;
 mod h2;
 mod near;
+mod parts;
 mod prefetch;
 pub(crate) mod reasons;
 mod recall;

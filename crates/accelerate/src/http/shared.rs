@@ -13,16 +13,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use vocab::{SeededRandom, Time};
 
-use super::account::{FlowAccount, HttpTotals};
+use super::account::HttpTotals;
 use super::cache::{self, CacheIndex, CacheKey, IndexChange, LookUp, UrlScheme, WallTime, log};
 use super::collapse::CollapseTable;
 use super::config::{HttpSettings, INDEX_MAX};
-use super::far::HttpFarHalf;
-use super::near::HttpNearHalf;
-use super::prefetch::{
-    AheadTable, AskingClient, FarMemory, FarPrefetch, NearPrefetch, PrefetchSettings,
-};
-use super::recall::{FarRecall, RecallMemory};
+use super::parts::{FarHalfParts, NearHalfParts};
+use super::prefetch::{AheadTable, FarMemory, PrefetchSettings};
+use super::recall::RecallMemory;
 use super::tls::{ProvedOrigin, TlsState};
 use crate::settings::AcceleratorSettings;
 use crate::shared::{
@@ -117,6 +114,27 @@ impl HttpState {
         self.ahead.with(|ahead| ahead.begin_site(site));
         self.far_memory.with(FarMemory::forget);
         self.recall.with(RecallMemory::forget);
+    }
+
+    fn near_parts(&self, context: &HalfContext) -> NearHalfParts {
+        let table = || (self.ahead.clone(), Arc::clone(&self.prefetch));
+        let prefetches = self.prefetch.is_on && self.settings.caches;
+        NearHalfParts {
+            flow: context.flow,
+            client: context.client.ip(),
+            totals: self.totals.clone(),
+            prefetch: prefetches.then(table),
+        }
+    }
+
+    fn far_parts(&self, context: &HalfContext) -> FarHalfParts {
+        let memory = || (self.far_memory.clone(), Arc::clone(&self.prefetch));
+        FarHalfParts {
+            client: context.client.ip(),
+            server: context.server,
+            prefetch: self.prefetch.is_on.then(memory),
+            recall: self.recall.clone(),
+        }
     }
 
     fn purge(&mut self, id: u64, prefix: &str) {
@@ -255,36 +273,23 @@ impl SharedState for HttpState {
         // What is decided by the server's port must be decided alike at both nodes.
         let is_clear = super::ENTRY.ports.contains(&context.server.port());
         match half {
-            WanEnd::Near if !is_clear => {
-                let (client, server) = (context.client.ip(), context.server);
-                Box::new(self.tls.near(client, server, self.cache.clone()))
-            }
-            WanEnd::Far if !is_clear => Box::new(self.tls.far()),
             WanEnd::Near => {
+                let parts = self.near_parts(&context);
                 let cache = self.cache.as_ref();
-                let cache = cache.map(|cache| cache.for_flow(context.flow, context.server));
-                let mut near =
-                    HttpNearHalf::new(cache).with_account(FlowAccount::new(self.totals.clone()));
-                if self.prefetch.is_on && self.settings.caches {
-                    let asker = AskingClient {
-                        flow: context.flow,
-                        client: context.client.ip(),
-                    };
-                    let (table, settings) = (self.ahead.clone(), Arc::clone(&self.prefetch));
-                    near = near.with_prefetch(NearPrefetch::new(table, settings, asker));
+                match is_clear {
+                    true => {
+                        let cache = cache.map(|cache| cache.for_flow(context.flow, context.server));
+                        Box::new(parts.build(cache))
+                    }
+                    false => Box::new(self.tls.near(context.server, cache.cloned(), parts)),
                 }
-                Box::new(near)
             }
             WanEnd::Far => {
-                let mut far = HttpFarHalf::new();
-                if self.prefetch.is_on {
-                    let (memory, settings) = (self.far_memory.clone(), Arc::clone(&self.prefetch));
-                    let (client, server) = (context.client.ip(), context.server);
-                    far = far
-                        .with_prefetch(FarPrefetch::new(memory, settings, client, server))
-                        .with_recall(FarRecall::new(self.recall.clone(), server));
+                let parts = self.far_parts(&context);
+                match is_clear {
+                    true => Box::new(parts.build(UrlScheme::Http)),
+                    false => Box::new(self.tls.far(parts)),
                 }
-                Box::new(far)
             }
         }
     }

@@ -145,6 +145,18 @@ impl HttpNearHalf {
         self.state == HttpNearState::Following && !owes && !waits && is_between
     }
 
+    /// True if something that the far half has promised to send ahead has not come.
+    pub(super) fn expects_ahead(&self) -> bool {
+        self.prefetch.as_ref().is_some_and(NearPrefetch::expects)
+    }
+
+    /// Nothing comes any more, and nothing is put out.
+    pub(super) fn abandon(&mut self) {
+        if let Some(prefetch) = &mut self.prefetch {
+            prefetch.abandon();
+        }
+    }
+
     /// The same half, whose requests are counted in the totals of this account.
     pub(super) fn with_account(mut self, account: FlowAccount) -> Self {
         self.account = account;

@@ -42,6 +42,7 @@ pub(in crate::http) struct FarPrefetch {
     settings: Arc<PrefetchSettings>,
     client: IpAddr,
     server: SocketAddr,
+    scheme: UrlScheme,
     /// Prefetches that the near half accepts; `None` until it has said so.
     allowance: Option<NearAllowance>,
     /// Nothing is fetched any more.
@@ -112,6 +113,7 @@ impl FarPrefetch {
             settings,
             client,
             server,
+            scheme: UrlScheme::Http,
             allowance: None,
             is_over: false,
             has_connection_login: false,
@@ -133,6 +135,12 @@ impl FarPrefetch {
         }
     }
 
+    /// The same, for URLs of this scheme.
+    pub(in crate::http) fn with_scheme(mut self, scheme: UrlScheme) -> Self {
+        self.scheme = scheme;
+        self
+    }
+
     /// Takes a request of the client's, which passes.
     pub(in crate::http) fn note_request(&mut self, now: Time, head: &RequestHead) {
         if self.is_over {
@@ -152,7 +160,7 @@ impl FarPrefetch {
         if !is_plain || head.fields.has("range") || self.has_connection_login {
             return None;
         }
-        let key = CacheKey::of(self.server, UrlScheme::Http, head)?;
+        let key = CacheKey::of(self.server, self.scheme, head)?;
         let client = CopyHolder::Client(allowance.site, self.client);
         let accept = head.fields.single("accept").unwrap_or_default();
         let browser = head.fields.single("user-agent").unwrap_or_default();
@@ -662,7 +670,7 @@ impl FarPrefetch {
         let request =
             page.and_then(|page| page.context.request_for(&candidate.target, candidate.kind));
         if let (Some(request), Some(head)) = (request, &current.head)
-            && let Some(key) = CacheKey::of(self.server, UrlScheme::Http, &request)
+            && let Some(key) = CacheKey::of(self.server, self.scheme, &request)
         {
             self.note_carried(now, &key, &request, head);
         }

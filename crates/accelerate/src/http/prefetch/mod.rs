@@ -41,7 +41,7 @@ pub(super) use far::FarPrefetch;
 pub(super) use memory::FarMemory;
 pub(super) use near::{AheadAnswer, NearPrefetch};
 pub use settings::{HostPattern, InvalidHostPattern, PrefetchSettings};
-pub(super) use table::{AheadTable, AskingClient};
+pub(super) use table::{AheadTable, AskingClient, FlowLane};
 
 /// Bytes of a URL at most. Subresources with longer ones are rare, and each is kept until it is fetched.
 const URL_MAX: usize = 1_024;

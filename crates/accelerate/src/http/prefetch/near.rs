@@ -37,6 +37,8 @@ pub(in crate::http) struct NearPrefetch {
     allowed: Option<u16>,
     /// The site that the far half was last told.
     site: u64,
+    /// The far half may have served another near half before.
+    is_successor: bool,
     is_stopped: bool,
     pages: BTreeMap<PageId, PageContext>,
     arriving: BTreeMap<PrefetchId, ArrivingResponse>,
@@ -102,6 +104,7 @@ impl NearPrefetch {
             asker,
             allowed: None,
             site: 0,
+            is_successor: false,
             is_stopped: false,
             pages: BTreeMap::new(),
             arriving: BTreeMap::new(),
@@ -110,6 +113,18 @@ impl NearPrefetch {
             awaited: None,
             outputs: VecDeque::new(),
         }
+    }
+
+    /// The same, for a half whose far half may have served another one before: what that one allowed does not count, and
+    /// what is still on its way for it is passed over.
+    pub(in crate::http) fn with_predecessor(mut self) -> Self {
+        self.is_successor = true;
+        self
+    }
+
+    /// True if a response that was promised has not come yet.
+    pub(in crate::http) fn expects(&self) -> bool {
+        !self.arriving.is_empty() || self.part.is_some()
     }
 
     /// A request is about to go to the server: says first how much may be sent ahead for it.
@@ -124,7 +139,7 @@ impl NearPrefetch {
             (table.site(), objects)
         });
         let is_said = match self.allowed {
-            None => objects == 0,
+            None => objects == 0 && !self.is_successor,
             Some(allowed) => objects == allowed && site == self.site,
         };
         if !is_said {
@@ -159,7 +174,7 @@ impl NearPrefetch {
                 self.content(ContentRequest::Abandon { id });
             }
         }
-        self.table.with(|table| table.flow_ended(self.asker.flow));
+        self.table.with(|table| table.lane_ended(self.asker.lane));
     }
 
     /// Takes a frame of the far half.
@@ -170,7 +185,8 @@ impl NearPrefetch {
         frame: &Bytes,
     ) -> Result<(), MalformedFrame> {
         // Content of a part comes before anything else.
-        if self.part.is_some() || self.allowed.is_none() {
+        let is_asked_for = self.allowed.is_some() || self.is_successor;
+        if self.part.is_some() || !is_asked_for {
             return Err(MalformedFrame);
         }
         match PrefetchFrame::parse(frame)? {
@@ -261,7 +277,7 @@ impl NearPrefetch {
         let left = left - own.len();
         self.part = Some((id, left)).filter(|(_, left)| *left > 0);
         self.table
-            .with(|table| table.note_progress(now, self.asker.flow));
+            .with(|table| table.note_progress(now, self.asker.lane));
         let next = ContentId(FIRST_CONTENT + self.contents_total);
         let Some(arriving) = self.arriving.get_mut(&id) else {
             return;
@@ -358,8 +374,8 @@ impl NearPrefetch {
         };
         let (key, request, asked) = (&arriving.key, &arriving.request, arriving.asked);
         // Something may have changed at the server since it was asked for, or an operator has purged it.
-        let flow = self.asker.flow;
-        if !self.table.with(|table| table.is_expected(flow, id, key)) {
+        let lane = self.asker.lane;
+        if !self.table.with(|table| table.is_expected(lane, id, key)) {
             return;
         }
         let Some((head, answered)) = &arriving.head else {
@@ -384,13 +400,13 @@ impl NearPrefetch {
                     // It answers no request at all.
                     return self
                         .table
-                        .with(|table| table.fail(self.asker.flow, id, key));
+                        .with(|table| table.fail(self.asker.lane, id, key));
                 }
                 stored
             }
         };
         self.table.with(|table| {
-            table.complete(now, self.asker.flow, (id, key), length, stored);
+            table.complete(now, self.asker.lane, (id, key), length, stored);
         });
     }
 
@@ -402,7 +418,7 @@ impl NearPrefetch {
             self.content(ContentRequest::Abandon { id });
         }
         self.table
-            .with(|table| table.fail(self.asker.flow, id, &arriving.key));
+            .with(|table| table.fail(self.asker.lane, id, &arriving.key));
     }
 
     /// Looks for a response to a request that the cache does not answer.
@@ -477,7 +493,7 @@ impl NearPrefetch {
 
     /// The half was woken: what the far half is to be told.
     pub(in crate::http) fn woken(&mut self) {
-        let (wanted, declined) = self.table.with(|table| table.take_words(self.asker.flow));
+        let (wanted, declined) = self.table.with(|table| table.take_words(self.asker.lane));
         if !self.may_come() {
             return;
         }
@@ -510,7 +526,7 @@ impl NearPrefetch {
 
     /// Note for the operator.
     pub(in crate::http) fn note(&self) -> Option<String> {
-        let count = self.table.with(|table| table.count(self.asker.flow));
+        let count = self.table.with(|table| table.count(self.asker.lane));
         (count.responses > 0).then(|| {
             format!(
                 "prefetch: {} responses ({} bytes) arrived before their requests; clients requested {} of \

@@ -72,7 +72,7 @@ impl NearStand {
 
     fn connect(&mut self, flow: u64, client: u8) {
         let asker = AskingClient {
-            flow,
+            lane: FlowLane { flow, number: 0 },
             client: IpAddr::from([198, 18, 1, client]),
         };
         let settings = Arc::new(PrefetchSettings::default());

@@ -31,8 +31,8 @@ pub(in crate::http) struct AheadTable {
     responses: BTreeMap<CacheKey, Vec<AheadResponse>>,
     /// When what has come is judged, in the order of that.
     judged: VecDeque<(Time, CacheKey, u64)>,
-    /// The flows that responses come on.
-    pushers: BTreeMap<u64, PushingFlow>,
+    /// The streams that responses come on.
+    pushers: BTreeMap<FlowLane, PushingFlow>,
     hosts: HashMap<(SocketAddr, Bytes), HitCount>,
     /// Flows to be woken.
     wakes: VecDeque<u64>,
@@ -46,8 +46,8 @@ pub(in crate::http) struct AheadTable {
 struct AheadResponse {
     number: u64,
     client: IpAddr,
-    /// The flow that it comes on, or came on.
-    flow: u64,
+    /// Where it comes, or came.
+    lane: FlowLane,
     /// The request that fetched it.
     request: RequestHead,
     state: AheadState,
@@ -57,8 +57,11 @@ struct AheadResponse {
 
 #[derive(Debug)]
 enum AheadState {
-    /// These flows wait for it.
-    OnItsWay { id: PrefetchId, waiting: Vec<u64> },
+    /// Requests wait for it here.
+    OnItsWay {
+        id: PrefetchId,
+        waiting: Vec<FlowLane>,
+    },
     /// For its client, once.
     Held(Box<StoredResponse<SharedContent>>),
     /// The shared cache has it.
@@ -106,11 +109,20 @@ pub(super) enum AheadMatch {
     OnItsWay(Time),
 }
 
-/// The client and the server of a request.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::http) struct AskingClient {
+/// A stream of requests and their responses: a flow, or one of several in a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::http) struct FlowLane {
     /// The engine's number of the flow.
     pub(in crate::http) flow: u64,
+    /// The lane, where a flow has several.
+    pub(in crate::http) number: u32,
+}
+
+/// The client of a request, and the stream that the request comes on.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::http) struct AskingClient {
+    /// The stream.
+    pub(in crate::http) lane: FlowLane,
     /// The client's address.
     pub(in crate::http) client: IpAddr,
 }
@@ -164,13 +176,13 @@ impl AheadTable {
             return false;
         }
         self.held += memory;
-        self.pusher(now, asker.flow);
+        self.pusher(now, asker.lane);
         self.responses_total += 1;
         let responses = self.responses.entry(key.clone()).or_default();
         responses.push(AheadResponse {
             number: self.responses_total,
             client: asker.client,
-            flow: asker.flow,
+            lane: asker.lane,
             request,
             state: AheadState::OnItsWay {
                 id,
@@ -181,8 +193,8 @@ impl AheadTable {
         true
     }
 
-    fn pusher(&mut self, now: Time, flow: u64) -> &mut PushingFlow {
-        self.pushers.entry(flow).or_insert_with(|| PushingFlow {
+    fn pusher(&mut self, now: Time, lane: FlowLane) -> &mut PushingFlow {
+        self.pushers.entry(lane).or_insert_with(|| PushingFlow {
             wanted: Vec::new(),
             declined: Vec::new(),
             progress: now,
@@ -190,28 +202,28 @@ impl AheadTable {
         })
     }
 
-    /// Something has come on a flow.
-    pub(super) fn note_progress(&mut self, now: Time, flow: u64) {
-        self.pusher(now, flow).progress = now;
+    /// Something has come.
+    pub(super) fn note_progress(&mut self, now: Time, lane: FlowLane) {
+        self.pusher(now, lane).progress = now;
     }
 
     /// A response is whole. `stored` is `None` if the shared cache has it.
     pub(super) fn complete(
         &mut self,
         now: Time,
-        flow: u64,
+        lane: FlowLane,
         (id, key): (PrefetchId, &CacheKey),
         length: u64,
         stored: Option<StoredResponse<SharedContent>>,
     ) {
-        let count = &mut self.pusher(now, flow).count;
+        let count = &mut self.pusher(now, lane).count;
         count.responses += 1;
         count.bytes += length;
         let memory = stored.as_ref().map_or(0, StoredResponse::held);
         if self.held + memory > HELD_MAX {
-            return self.fail(flow, id, key);
+            return self.fail(lane, id, key);
         }
-        let Some(response) = self.on_its_way(flow, id, key) else {
+        let Some(response) = self.on_its_way(lane, id, key) else {
             return;
         };
         response.memory += memory;
@@ -232,8 +244,8 @@ impl AheadTable {
     }
 
     /// A response does not come.
-    pub(super) fn fail(&mut self, flow: u64, id: PrefetchId, key: &CacheKey) {
-        if let Some(number) = self.on_its_way(flow, id, key).map(|found| found.number)
+    pub(super) fn fail(&mut self, lane: FlowLane, id: PrefetchId, key: &CacheKey) {
+        if let Some(number) = self.on_its_way(lane, id, key).map(|found| found.number)
             && let Some(response) = self.remove(key, number)
         {
             self.wake_waiting(response.state);
@@ -241,20 +253,20 @@ impl AheadTable {
     }
 
     /// True if a response is still on its way, and nothing has made it useless.
-    pub(super) fn is_expected(&mut self, flow: u64, id: PrefetchId, key: &CacheKey) -> bool {
-        self.on_its_way(flow, id, key).is_some()
+    pub(super) fn is_expected(&mut self, lane: FlowLane, id: PrefetchId, key: &CacheKey) -> bool {
+        self.on_its_way(lane, id, key).is_some()
     }
 
     fn on_its_way(
         &mut self,
-        flow: u64,
+        lane: FlowLane,
         id: PrefetchId,
         key: &CacheKey,
     ) -> Option<&mut AheadResponse> {
         let responses = self.responses.get_mut(key)?;
         let is_it = |response: &&mut AheadResponse| {
             let state = &response.state;
-            response.flow == flow
+            response.lane == lane
                 && matches!(state, AheadState::OnItsWay { id: of, .. } if *of == id)
         };
         responses.iter_mut().find(is_it)
@@ -262,7 +274,8 @@ impl AheadTable {
 
     fn wake_waiting(&mut self, state: AheadState) {
         if let AheadState::OnItsWay { waiting, .. } = state {
-            self.wakes.extend(waiting);
+            let flows = waiting.into_iter().map(|lane| lane.flow);
+            self.wakes.extend(flows);
         }
     }
 
@@ -299,18 +312,18 @@ impl AheadTable {
                     return AheadMatch::Held(stored.clone());
                 }
                 AheadState::OnItsWay { id, waiting } => {
-                    let (flow, id) = (response.flow, *id);
+                    let (lane, id) = (response.lane, *id);
                     let is_first = waiting.is_empty();
-                    if !waiting.contains(&asker.flow) {
-                        waiting.push(asker.flow);
+                    if !waiting.contains(&asker.lane) {
+                        waiting.push(asker.lane);
                     }
-                    let pusher = self.pushers.get_mut(&flow);
+                    let pusher = self.pushers.get_mut(&lane);
                     let Some(pusher) = pusher else {
                         return AheadMatch::Nothing;
                     };
                     if is_first {
                         pusher.wanted.push(id);
-                        self.wakes.push_back(flow);
+                        self.wakes.push_back(lane.flow);
                     }
                     return AheadMatch::OnItsWay(pusher.progress);
                 }
@@ -355,14 +368,14 @@ impl AheadTable {
                 && response.client == asker.client
                 && is_alike(&response.request, request)
             {
-                declined.push((response.flow, *id));
+                declined.push((response.lane, *id));
             }
         }
-        for (flow, id) in declined {
-            self.fail(flow, id, key);
-            if let Some(pusher) = self.pushers.get_mut(&flow) {
+        for (lane, id) in declined {
+            self.fail(lane, id, key);
+            if let Some(pusher) = self.pushers.get_mut(&lane) {
                 pusher.declined.push(id);
-                self.wakes.push_back(flow);
+                self.wakes.push_back(lane.flow);
             }
         }
     }
@@ -406,12 +419,25 @@ impl AheadTable {
         }
     }
 
-    /// A flow has ended, or nothing comes on it any more: what it promised does not come.
+    /// A flow has ended: what it promised does not come.
     pub(in crate::http) fn flow_ended(&mut self, ended: u64) {
+        let (first, last) = (0, u32::MAX);
+        let ends = [first, last].map(|number| FlowLane {
+            flow: ended,
+            number,
+        });
+        let lanes = self.pushers.range(ends[0]..=ends[1]);
+        for lane in lanes.map(|(lane, _)| *lane).collect::<Vec<_>>() {
+            self.lane_ended(lane);
+        }
+    }
+
+    /// Nothing comes on a stream any more.
+    pub(super) fn lane_ended(&mut self, ended: FlowLane) {
         if self.pushers.remove(&ended).is_some() {
             self.forget_if(|_, response| {
                 let is_on_its_way = matches!(response.state, AheadState::OnItsWay { .. });
-                response.flow == ended && is_on_its_way
+                response.lane == ended && is_on_its_way
             });
         }
     }
@@ -429,7 +455,7 @@ impl AheadTable {
         let Some(response) = self.remove(key, number) else {
             return;
         };
-        if let Some(pusher) = self.pushers.get_mut(&response.flow) {
+        if let Some(pusher) = self.pushers.get_mut(&response.lane) {
             pusher.count.used += u64::from(is_used);
             pusher.count.unused += u64::from(!is_used);
         }
@@ -461,9 +487,9 @@ impl AheadTable {
         (share as u16).max(OBJECTS_MIN)
     }
 
-    /// Pending reports to the far half of a flow: responses that clients wait for, and those that none waits for.
-    pub(super) fn take_words(&mut self, flow: u64) -> (Vec<PrefetchId>, Vec<PrefetchId>) {
-        match self.pushers.get_mut(&flow) {
+    /// Pending reports to the far half: responses that clients wait for, and those that none waits for.
+    pub(super) fn take_words(&mut self, lane: FlowLane) -> (Vec<PrefetchId>, Vec<PrefetchId>) {
+        match self.pushers.get_mut(&lane) {
             Some(pusher) => (
                 std::mem::take(&mut pusher.wanted),
                 std::mem::take(&mut pusher.declined),
@@ -472,9 +498,9 @@ impl AheadTable {
         }
     }
 
-    /// Responses that came on a flow.
-    pub(super) fn count(&self, flow: u64) -> AheadCount {
-        let pusher = self.pushers.get(&flow);
+    /// Responses that came on a stream.
+    pub(super) fn count(&self, lane: FlowLane) -> AheadCount {
+        let pusher = self.pushers.get(&lane);
         pusher.map(|pusher| pusher.count).unwrap_or_default()
     }
 }

@@ -12,7 +12,7 @@ use crate::http::config::INDEX_MAX;
 use crate::http::far::HttpFarHalf;
 use crate::http::near::HttpNearHalf;
 use crate::http::prefetch::{
-    AheadTable, AskingClient, FarMemory, FarPrefetch, NearPrefetch, PrefetchSettings,
+    AheadTable, AskingClient, FarMemory, FarPrefetch, FlowLane, NearPrefetch, PrefetchSettings,
 };
 use crate::http::shared::{HttpCalendar, SharedCache};
 use crate::http::tests::ContentFixture;
@@ -68,7 +68,10 @@ impl RecallStand {
         let server = SocketAddr::from(([198, 18, 2, 2], 80));
         let client = IpAddr::from([198, 18, 1, 2]);
         let settings = Arc::new(PrefetchSettings::default());
-        let asker = AskingClient { flow, client };
+        let asker = AskingClient {
+            lane: FlowLane { flow, number: 0 },
+            client,
+        };
         let ahead = NearPrefetch::new(self.table.clone(), Arc::clone(&settings), asker);
         let cache = self.cache.for_flow(flow, server);
         let mut near = HttpNearHalf::new(Some(cache)).with_prefetch(ahead);

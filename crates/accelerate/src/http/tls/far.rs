@@ -3,7 +3,7 @@
 //! The flow's own connection is opened at the start and says nothing until the near half has decided, so that a client
 //! that is left alone has it for itself. Whether the origin's certificate is valid is found out on a further connection.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,13 +12,15 @@ use vocab::{FlowSegment, SegmentKind, Time};
 use super::TlsState;
 use super::far_lanes::OriginLanes;
 use super::frames::{TlsCarriage, TlsFrame};
+use super::further::{FurtherOutput, FurtherStreams};
 use super::origin::{OriginFault, OriginStream};
 use super::relay::relayed;
 use crate::http::far::HttpFarHalf;
+use crate::http::parts::FarHalfParts;
 use crate::http::reasons;
 use crate::{
     AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode, ServerCommand,
-    ServerConnection, ServerEvent, ServerFailure,
+    ServerConnection, ServerEvent,
 };
 
 /// How long an origin may take for its part of a handshake.
@@ -33,6 +35,8 @@ pub(super) const STREAM_OVERHEAD: usize = 24 * 1024;
 /// The half beside the server.
 pub(crate) struct FarTls {
     shared: TlsState,
+    /// Parts of the halves inside.
+    parts: FarHalfParts,
     probe: Option<OriginProbe>,
     session: Option<Box<OriginSession>>,
     /// The connections of a client that speaks HTTP/2.
@@ -65,7 +69,7 @@ struct OriginSession {
     /// The server has ended its direction as TLS wants it.
     has_ended: bool,
     /// Connections of the half inside, beside the flow's own.
-    further: BTreeMap<ServerConnection, FurtherStream>,
+    further: FurtherStreams,
 }
 
 /// Handler of the content.
@@ -85,19 +89,12 @@ impl FarContent {
     }
 }
 
-/// A further connection of the half inside.
-struct FurtherStream {
-    stream: OriginStream,
-    /// Bytes of the half inside that it has not been told of, and bytes on the wire that carry them.
-    plain: usize,
-    wire: usize,
-}
-
 impl FarTls {
     /// A half that has not started.
-    pub(super) fn new(shared: TlsState) -> Self {
+    pub(super) fn new(shared: TlsState, parts: FarHalfParts) -> Self {
         Self {
             shared,
+            parts,
             probe: None,
             session: None,
             lanes: None,
@@ -155,7 +152,8 @@ impl FarTls {
                 let may_store = may_store && self.may_store();
                 match self.shared.trust.clone().filter(|_| self.session.is_none()) {
                     Some(trust) => {
-                        let lanes = OriginLanes::new(trust, name, may_store);
+                        let parts = self.parts.clone();
+                        let lanes = OriginLanes::new(trust, name, may_store, parts);
                         self.lanes = Some(Box::new(lanes));
                     }
                     None => self.fail(OriginFault::plain(reasons::TLS_OFF)),
@@ -246,6 +244,17 @@ impl FarTls {
         }
     }
 
+    /// Takes a segment for the halves inside.
+    fn hear_inside(&mut self, now: Time, segment: FlowSegment) {
+        match &mut self.lanes {
+            Some(lanes) => {
+                lanes.hear_near(now, segment);
+                self.drain_lanes();
+            }
+            None => self.tell(now, AcceleratorInput::Wan(segment)),
+        }
+    }
+
     /// Passes on what lanes have put out.
     fn drain_lanes(&mut self) {
         let Some(lanes) = &mut self.lanes else {
@@ -269,15 +278,17 @@ impl FarTls {
             Err(fault) => return self.fail(fault),
         };
         self.timeout = Some(now + HANDSHAKE_WITHIN);
+        let may_store = may_store && self.may_store();
+        let far = self.parts.build_inside(may_store);
         self.session = Some(Box::new(OriginSession {
             name,
             stream,
-            inner: FarContent::Http1(Box::new(HttpFarHalf::new())),
-            may_store: may_store && self.may_store(),
+            inner: FarContent::Http1(Box::new(far)),
+            may_store,
             waiting: 0,
             is_finished: false,
             has_ended: false,
-            further: BTreeMap::new(),
+            further: FurtherStreams::default(),
         }));
         self.flush();
         self.tell(now, AcceleratorInput::Start);
@@ -460,130 +471,34 @@ impl FarTls {
         let Some(session) = &mut self.session else {
             return;
         };
-        let name = session.name.clone();
-        match command {
-            ServerCommand::Open => match self.open_stream(&name) {
-                Ok(stream) => {
-                    let one = FurtherStream {
-                        stream,
-                        plain: 0,
-                        wire: 0,
-                    };
-                    if let Some(session) = &mut self.session {
-                        session.further.insert(which, one);
-                    }
-                    self.command(which, ServerCommand::Open);
-                }
-                Err(_) => {
-                    self.tell_further(which, ServerEvent::ConnectFailed(ServerFailure::Refused))
-                }
-            },
-            ServerCommand::Write(bytes) => {
-                if let Some(one) = session.further.get_mut(&which) {
-                    one.plain += bytes.len();
-                    one.stream.send(&bytes);
-                    self.flush_further(which);
-                }
-            }
-            ServerCommand::Finish => {
-                if let Some(one) = session.further.get_mut(&which) {
-                    one.stream.finish();
-                    self.flush_further(which);
-                    self.command(which, ServerCommand::Finish);
-                }
-            }
-            ServerCommand::Reset => {
-                session.further.remove(&which);
-                self.command(which, ServerCommand::Reset);
-            }
-            ServerCommand::PauseReading | ServerCommand::ResumeReading => {
-                self.command(which, command);
-            }
+        let (trust, name) = (self.shared.trust.as_ref(), &session.name);
+        session.further.command(which, command, || match trust {
+            Some(trust) => OriginStream::new(trust, name),
+            None => Err(OriginFault::plain(reasons::TLS_OFF)),
+        });
+        self.pass_further();
+    }
+
+    /// Takes what happened to a further connection of the half inside.
+    fn further_event(&mut self, which: ServerConnection, event: ServerEvent) {
+        if let Some(session) = &mut self.session {
+            session.further.event(which, event);
+            self.pass_further();
+            self.drain();
         }
     }
 
-    fn flush_further(&mut self, which: ServerConnection) {
-        let Some(session) = &mut self.session else {
-            return;
-        };
-        let Some(one) = session.further.get_mut(&which) else {
-            return;
-        };
-        let output = one.stream.take_output();
-        if !output.is_empty() {
-            one.wire += output.len();
-            self.command(which, ServerCommand::Write(output));
-        }
-    }
-
-    /// Tells the half inside of one of its further connections.
-    fn tell_further(&mut self, which: ServerConnection, event: ServerEvent) {
-        if let Some(session) = &mut self.session
-            && let FarContent::Http1(far) = &mut session.inner
+    fn pass_further(&mut self) {
+        while let Some(session) = &mut self.session
+            && let Some(output) = session.further.poll_output()
         {
-            far.handle(self.now, AcceleratorInput::Server(which, event));
-        }
-    }
-
-    fn further_event(&mut self, now: Time, which: ServerConnection, event: ServerEvent) {
-        let Some(session) = &mut self.session else {
-            return;
-        };
-        let Some(one) = session.further.get_mut(&which) else {
-            return;
-        };
-        let mut events = Vec::new();
-        match event {
-            // It is open for the half inside when the certificate is verified.
-            ServerEvent::Connected => self.flush_further(which),
-            ServerEvent::Received(bytes) => {
-                let received = one.stream.receive(&bytes);
-                let was_verified = one.stream.is_verified() && !received.is_verified_now;
-                if received.is_verified_now {
-                    events.push(ServerEvent::Connected);
+            match (output, &mut session.inner) {
+                (FurtherOutput::Command(which, command), _) => self.command(which, command),
+                (FurtherOutput::Event(which, event), FarContent::Http1(far)) => {
+                    far.handle(self.now, AcceleratorInput::Server(which, event));
                 }
-                if !received.plain.is_empty() {
-                    events.push(ServerEvent::Received(received.plain));
-                }
-                if received.fault.is_some() {
-                    session.further.remove(&which);
-                    self.command(which, ServerCommand::Reset);
-                    events.push(match was_verified {
-                        true => ServerEvent::Failed,
-                        false => ServerEvent::ConnectFailed(ServerFailure::Refused),
-                    });
-                } else {
-                    self.flush_further(which);
-                    if received.is_finished {
-                        events.push(ServerEvent::Finished);
-                    }
-                }
+                (FurtherOutput::Event(..), FarContent::Relay) => {}
             }
-            ServerEvent::Taken(bytes) => {
-                one.wire = one.wire.saturating_sub(bytes);
-                let taken = match one.wire {
-                    0 => one.plain,
-                    _ => bytes.min(one.plain),
-                };
-                one.plain -= taken;
-                if taken > 0 {
-                    events.push(ServerEvent::Taken(taken));
-                }
-            }
-            ServerEvent::Finished => events.push(ServerEvent::Finished),
-            ServerEvent::ConnectFailed(_) | ServerEvent::Closed | ServerEvent::Failed => {
-                let was_verified = one.stream.is_verified();
-                session.further.remove(&which);
-                events.push(match (was_verified, event) {
-                    (false, ServerEvent::Closed | ServerEvent::Failed) => {
-                        ServerEvent::ConnectFailed(ServerFailure::Refused)
-                    }
-                    (_, event) => event,
-                });
-            }
-        }
-        for event in events {
-            self.tell(now, AcceleratorInput::Server(which, event));
         }
     }
 
@@ -625,23 +540,18 @@ impl AcceleratorHalf for FarTls {
             AcceleratorInput::Wan(segment) if segment.kind == SegmentKind::Frame => {
                 match TlsFrame::parse(&segment.bytes) {
                     Ok(Some(frame)) => self.hear_frame(now, frame),
-                    Ok(None) => self.tell(now, AcceleratorInput::Wan(segment)),
+                    Ok(None) => self.hear_inside(now, segment),
                     Err(_) => self.close(ReasonCode::VIOLATION),
                 }
             }
-            AcceleratorInput::Wan(segment) if self.lanes.is_some() => {
-                if let Some(lanes) = &mut self.lanes {
-                    lanes.hear_near(now, segment);
-                }
-                self.drain_lanes();
+            AcceleratorInput::Wan(segment) if self.lanes.is_some() || self.session.is_some() => {
+                self.hear_inside(now, segment);
             }
-            AcceleratorInput::Wan(segment) => match self.session {
-                Some(_) => self.tell(now, AcceleratorInput::Wan(segment)),
-                // The near half is about to let go.
-                None => self
-                    .outputs
-                    .push_back(AcceleratorOutput::ToLan(segment.bytes)),
-            },
+            // The near half is about to let go.
+            AcceleratorInput::Wan(segment) => {
+                let output = AcceleratorOutput::ToLan(segment.bytes);
+                self.outputs.push_back(output);
+            }
             AcceleratorInput::WanFinished if self.lanes.is_some() => {
                 self.outputs.push_back(AcceleratorOutput::FinishLan);
                 self.outputs.push_back(AcceleratorOutput::FinishWan);
@@ -657,7 +567,7 @@ impl AcceleratorHalf for FarTls {
                 }
                 self.drain_lanes();
             }
-            AcceleratorInput::Server(which, event) => self.further_event(now, which, event),
+            AcceleratorInput::Server(which, event) => self.further_event(which, event),
             AcceleratorInput::Timeout => self.timed_out(now),
             AcceleratorInput::WanSilent(_)
             | AcceleratorInput::ClaimGranted
@@ -691,14 +601,17 @@ impl AcceleratorHalf for FarTls {
                 FarContent::Http1(far) => far.buffered(),
                 FarContent::Relay => 0,
             };
-            let streams = (1 + session.further.len()) * STREAM_OVERHEAD;
-            inner + session.waiting + streams
+            inner + session.waiting + STREAM_OVERHEAD + session.further.held()
         });
         let lanes = self.lanes.as_ref().map_or(0, |lanes| lanes.held());
         probe + session + lanes
     }
 
     fn note(&self) -> Option<String> {
-        self.note.clone()
+        let inner = match self.session.as_ref().map(|session| &session.inner) {
+            Some(FarContent::Http1(far)) => far.note(),
+            Some(FarContent::Relay) | None => None,
+        };
+        self.note.clone().or(inner)
     }
 }

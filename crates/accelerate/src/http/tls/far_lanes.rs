@@ -6,6 +6,8 @@
 //!  lane 7 ─ request ─► waits here, one local round trip from the origin, until a link is idle
 //! ```
 //! So all requests of a page cross the WAN at once, and the origin sees no more connections than from a browser without HTTP/2.
+//!
+//! Lanes fetch ahead by other connections, whose numbers are above those of links (`further.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,9 +17,12 @@ use vocab::{FlowSegment, SegmentKind, Time};
 
 use super::far::{HANDSHAKE_WITHIN, STREAM_OVERHEAD};
 use super::frames::TlsFrame;
+use super::further::{FurtherOutput, FurtherStreams};
 use super::lanes::{LANE_CREDIT, LANES_MAX, LINKS_MAX};
 use super::origin::{OriginFault, OriginStream, OriginTrust};
 use crate::http::far::HttpFarHalf;
+use crate::http::parts::FarHalfParts;
+use crate::http::reasons;
 use crate::{
     AcceleratorHalf, AcceleratorInput, AcceleratorOutput, ServerCommand, ServerConnection,
     ServerEvent, ServerFailure,
@@ -35,7 +40,12 @@ pub(super) struct OriginLanes {
     trust: Arc<OriginTrust>,
     name: String,
     may_store: bool,
+    /// Parts of the lanes' halves.
+    parts: FarHalfParts,
     lanes: BTreeMap<u8, OriginLane>,
+    /// Connections by which lanes fetch ahead, with the lane and its own number for each.
+    fetching: BTreeMap<ServerConnection, (u8, ServerConnection)>,
+    further: FurtherStreams,
     /// Lanes with a request that wait for a link, the first in front.
     waiting: VecDeque<u8>,
     heard: Option<u8>,
@@ -81,12 +91,20 @@ impl OriginLane {
 
 impl OriginLanes {
     /// No lane is open.
-    pub(super) fn new(trust: Arc<OriginTrust>, name: String, may_store: bool) -> Self {
+    pub(super) fn new(
+        trust: Arc<OriginTrust>,
+        name: String,
+        may_store: bool,
+        parts: FarHalfParts,
+    ) -> Self {
         Self {
             trust,
             name,
             may_store,
+            parts,
             lanes: BTreeMap::new(),
+            fetching: BTreeMap::new(),
+            further: FurtherStreams::default(),
             waiting: VecDeque::new(),
             heard: None,
             said: None,
@@ -133,6 +151,7 @@ impl OriginLanes {
             TlsFrame::Reset(number) if number < LANES_MAX => {
                 self.waiting.retain(|waiting| *waiting != number);
                 let lane = self.lanes.remove(&number);
+                self.end_fetches(number);
                 if let Some(link) = lane.and_then(|lane| lane.link) {
                     self.command(link.connection, ServerCommand::Reset);
                 }
@@ -163,7 +182,7 @@ impl OriginLanes {
         }
         let lane = OriginLane {
             link: None,
-            far: HttpFarHalf::new(),
+            far: self.parts.build_inside(self.may_store),
             queue: VecDeque::new(),
             queued: 0,
             credit: i64::from(LANE_CREDIT),
@@ -251,6 +270,11 @@ impl OriginLanes {
             return;
         };
         lane.far.handle(now, input);
+        self.drain_lane(now, number);
+    }
+
+    /// Does what a lane's half wants.
+    fn drain_lane(&mut self, now: Time, number: u8) {
         while let Some(lane) = self.lanes.get_mut(&number)
             && let Some(output) = lane.far.poll_output()
         {
@@ -263,10 +287,11 @@ impl OriginLanes {
                         None => self.find_link(now, number),
                     }
                 }
+                AcceleratorOutput::ToWan(segment) if segment.kind == SegmentKind::Frame => {
+                    self.say(number);
+                    self.outputs.push_back(AcceleratorOutput::ToWan(segment));
+                }
                 AcceleratorOutput::ToWan(mut segment) => {
-                    if segment.kind == SegmentKind::Frame {
-                        continue;
-                    }
                     if segment.kind == SegmentKind::Payload && !self.may_store {
                         segment.kind = SegmentKind::Control;
                     }
@@ -281,14 +306,10 @@ impl OriginLanes {
                     self.outputs.push_back(AcceleratorOutput::EndBody);
                 }
                 AcceleratorOutput::FinishWan => self.end(number, true),
-                // The lanes use the further connections themselves, so what a half fetches ahead is refused.
-                AcceleratorOutput::Server(which, ServerCommand::Open) => {
-                    let failed = ServerEvent::ConnectFailed(ServerFailure::Limit);
-                    lane.far
-                        .handle(now, AcceleratorInput::Server(which, failed));
+                AcceleratorOutput::Server(which, command) => {
+                    self.fetch_command(now, number, which, command);
                 }
                 AcceleratorOutput::EndBody
-                | AcceleratorOutput::Server(..)
                 | AcceleratorOutput::FinishLan
                 | AcceleratorOutput::OpenServer
                 | AcceleratorOutput::OpenFlow
@@ -297,6 +318,94 @@ impl OriginLanes {
                 | AcceleratorOutput::ClaimReleased
                 | AcceleratorOutput::Content(_) => {}
                 AcceleratorOutput::LettingGo(_) => self.end(number, false),
+            }
+        }
+    }
+
+    /// A lane wants something of a connection by which it fetches ahead.
+    fn fetch_command(
+        &mut self,
+        now: Time,
+        number: u8,
+        own: ServerConnection,
+        command: ServerCommand,
+    ) {
+        let mut fetching = self.fetching.iter();
+        let known = fetching.find(|(_, of)| **of == (number, own));
+        let known = known.map(|(connection, _)| *connection);
+        let connection = match (known, &command) {
+            (None, ServerCommand::Open) => self.free_connection(),
+            (known, _) => known,
+        };
+        let Some(connection) = connection else {
+            if command == ServerCommand::Open {
+                let failed = ServerEvent::ConnectFailed(ServerFailure::Limit);
+                self.tell_fetch(now, number, own, failed);
+            }
+            return;
+        };
+        match command {
+            ServerCommand::Open => drop(self.fetching.insert(connection, (number, own))),
+            ServerCommand::Reset => drop(self.fetching.remove(&connection)),
+            _ => {}
+        }
+        let (trust, name) = (&self.trust, &self.name);
+        let open = || OriginStream::new(trust, name);
+        self.further.command(connection, command, open);
+        self.pass_further(now);
+    }
+
+    /// A connection beside the links that no lane uses. One is left to the probe, which may not be closed yet.
+    fn free_connection(&self) -> Option<ServerConnection> {
+        let end = u8::try_from(ServerConnection::MAX_PER_FLOW - 1).unwrap_or(u8::MAX);
+        let mut numbers = (LINKS_MAX..end).map(ServerConnection);
+        numbers.find(|number| !self.fetching.contains_key(number))
+    }
+
+    /// Carries what follows at the connections by which lanes fetch ahead. It is called while the lane is being drained.
+    fn pass_further(&mut self, now: Time) {
+        while let Some(output) = self.further.poll_output() {
+            match output {
+                FurtherOutput::Command(connection, command) => self.command(connection, command),
+                FurtherOutput::Event(connection, event) => {
+                    let is_over = matches!(
+                        event,
+                        ServerEvent::ConnectFailed(_) | ServerEvent::Closed | ServerEvent::Failed
+                    );
+                    let of = match is_over {
+                        true => self.fetching.remove(&connection),
+                        false => self.fetching.get(&connection).copied(),
+                    };
+                    if let Some((number, own)) = of {
+                        self.tell_fetch(now, number, own, event);
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell_fetch(&mut self, now: Time, number: u8, own: ServerConnection, event: ServerEvent) {
+        if let Some(lane) = self.lanes.get_mut(&number) {
+            let input = AcceleratorInput::Server(own, event);
+            lane.far.handle(now, input);
+        }
+    }
+
+    /// A lane fetches nothing ahead any more.
+    fn end_fetches(&mut self, number: u8) {
+        let of_lane = |(connection, (lane, _)): (&ServerConnection, &(u8, ServerConnection))| {
+            (*lane == number).then_some(*connection)
+        };
+        let connections: Vec<ServerConnection> = self.fetching.iter().filter_map(of_lane).collect();
+        for connection in connections {
+            self.fetching.remove(&connection);
+            let refuse = || Err(OriginFault::plain(reasons::TLS_OFF));
+            let reset = ServerCommand::Reset;
+            self.further.command(connection, reset, refuse);
+        }
+        while let Some(output) = self.further.poll_output() {
+            if let FurtherOutput::Command(connection, command) = output {
+                self.command(connection, command);
             }
         }
     }
@@ -320,6 +429,7 @@ impl OriginLanes {
                 self.command(link.connection, ServerCommand::Reset);
             }
             self.waiting.retain(|waiting| *waiting != number);
+            self.end_fetches(number);
             self.send_frame(&TlsFrame::LaneEnded(number, is_clean));
         }
     }
@@ -370,6 +480,11 @@ impl OriginLanes {
 
     /// Takes what happened to a connection.
     pub(super) fn server_event(&mut self, now: Time, which: ServerConnection, event: ServerEvent) {
+        if let Some((number, _)) = self.fetching.get(&which).copied() {
+            self.further.event(which, event);
+            self.pass_further(now);
+            return self.drain_lane(now, number);
+        }
         let is_of = |lane: &OriginLane| {
             let link = lane.link.as_ref();
             link.is_some_and(|link| link.connection == which)
@@ -511,6 +626,7 @@ impl OriginLanes {
                 let link = lane.link.as_ref().map_or(0, |_| STREAM_OVERHEAD);
                 lane.queued + lane.far.buffered() + link + 512
             })
-            .sum()
+            .sum::<usize>()
+            + self.further.held()
     }
 }

@@ -25,6 +25,7 @@ use super::frames::TlsFrame;
 use super::open_transfers::OpenTransfers;
 use crate::http::h2::{Http2Event, Http2Server, RequestBody};
 use crate::http::near::HttpNearHalf;
+use crate::http::parts::NearHalfParts;
 use crate::http::shared::SharedCache;
 use crate::http::wire::{BodyExpectation, BodyFraming, MessagePart, ResponseHead, Responses};
 use crate::{
@@ -71,6 +72,8 @@ struct LaneOrigin {
     server: SocketAddr,
     cache: Option<SharedCache>,
     proved: Arc<ProvedOrigin>,
+    /// Parts of the lanes' halves.
+    parts: NearHalfParts,
 }
 
 /// The use of a number.
@@ -119,6 +122,7 @@ impl ClientLanes {
         server: SocketAddr,
         cache: Option<SharedCache>,
         proved: Arc<ProvedOrigin>,
+        parts: NearHalfParts,
     ) -> Self {
         Self {
             server: Http2Server::new(),
@@ -134,6 +138,7 @@ impl ClientLanes {
                 server,
                 cache,
                 proved,
+                parts,
             },
             transfers: OpenTransfers::default(),
             answered: 0,
@@ -205,7 +210,8 @@ impl ClientLanes {
 
     /// Gives a request to a lane that is free, or to a new one.
     fn dispatch(&mut self, stream: u32, head: Bytes, body: RequestBody, is_retry: bool) {
-        let is_free = |lane: &ClientLane| lane.number.is_some() && lane.is_idle();
+        // What comes ahead in a lane yields to the lane's own responses, so it keeps its lane.
+        let is_free = |lane: &ClientLane| lane.number.is_some() && lane.is_spare();
         let mut lanes = self.lanes.iter();
         let free = lanes.find(|(_, lane)| is_free(lane) && !is_retry);
         let key = match free.map(|(key, _)| *key) {
@@ -240,7 +246,7 @@ impl ClientLanes {
         let cache =
             cache.map(|cache| cache.for_proved_server(self.origin.server, Arc::clone(proved)));
         let mut lane = ClientLane {
-            near: HttpNearHalf::new(cache),
+            near: self.origin.parts.build_lane(cache, key),
             responses: Responses::new(),
             exchange: None,
             number: None,
@@ -318,11 +324,12 @@ impl ClientLanes {
 
     /// Takes a lane out, with what it stores and reads.
     fn remove_lane(&mut self, key: u32) -> Option<ClientLane> {
-        let lane = self.lanes.remove(&key)?;
+        let mut lane = self.lanes.remove(&key)?;
+        lane.near.abandon();
         self.answered += lane.near.answered();
         self.waiting.retain(|waiting| *waiting != key);
-        let (first, last) = (ContentId(0), ContentId(u64::from(u32::MAX)));
-        let ids = of_lane(key, first)..=of_lane(key, last);
+        let first = u64::from(key) << 32;
+        let ids = ContentId(first)..=ContentId(first | u64::from(u32::MAX));
         let requests = self.transfers.end(ids).into_iter();
         self.outputs
             .extend(requests.map(AcceleratorOutput::Content));
@@ -430,7 +437,7 @@ impl ClientLanes {
         let free = self.numbers.iter().position(|one| *one == NumberUse::Free);
         let number = free.or_else(|| {
             let mut lanes = self.lanes.iter();
-            let idle = lanes.find(|(_, lane)| lane.number.is_some() && lane.is_idle());
+            let idle = lanes.find(|(_, lane)| lane.number.is_some() && lane.is_spare());
             let idle = idle.map(|(key, _)| *key)?;
             self.remove_lane(idle)?.number.map(usize::from)
         });
@@ -544,7 +551,7 @@ impl ClientLanes {
     /// Lets go of a lane that has nothing to do, and of a number that others wait for.
     fn settle(&mut self, key: u32) {
         let lane = self.lanes.get(&key).filter(|lane| lane.number.is_none());
-        if lane.is_some_and(|lane| lane.is_idle() || lane.is_ended && lane.exchange.is_none()) {
+        if lane.is_some_and(|lane| lane.is_spare() || lane.is_ended && lane.exchange.is_none()) {
             self.remove_lane(key);
         }
         self.serve_waiting();
@@ -575,17 +582,17 @@ impl ClientLanes {
     /// Takes a segment of the far half.
     pub(super) fn hear_far(&mut self, now: Time, segment: FlowSegment) {
         self.now = now;
-        if segment.kind == SegmentKind::Frame {
-            // Frames of the halves inside: what they push belongs to one connection, and these are several.
-            return;
-        }
         let Some(number) = self.heard.filter(|number| *number < LANES_MAX) else {
             return;
         };
         let NumberUse::Lane(key) = self.numbers[usize::from(number)] else {
             return;
         };
-        let length = segment.bytes.len();
+        // Frames are short, and need no credit.
+        let length = match segment.kind {
+            SegmentKind::Frame => 0,
+            SegmentKind::Payload | SegmentKind::Control => segment.bytes.len(),
+        };
         let stream = self.exchange_mut(key).map(|exchange| exchange.stream);
         let pending = |server: &Http2Server| stream.map_or(0, |stream| server.pending(stream));
         let before = pending(&self.server);
@@ -709,14 +716,26 @@ impl ClientLane {
     }
 
     /// True if the lane can serve another request, or go.
+    fn is_spare(&self) -> bool {
+        self.is_idle() && !self.near.expects_ahead()
+    }
+
+    /// True if the lane has no request.
     fn is_idle(&self) -> bool {
         self.exchange.is_none() && self.near.is_idle() && self.held.is_empty()
     }
 }
 
-/// A lane's own number for content, among those of all lanes.
+/// A lane's own number for content, among those of all lanes: the lane, whether the number is a high one, and its end.
 fn of_lane(key: u32, id: ContentId) -> ContentId {
-    ContentId(u64::from(key) << 32 | id.0 & 0xffff_ffff)
+    let high = id.0 >> 63 << 31;
+    ContentId(u64::from(key) << 32 | high | id.0 & 0x7fff_ffff)
+}
+
+/// The lane of a number, and the lane's own number.
+fn own_number(id: ContentId) -> (u32, ContentId) {
+    let high = (id.0 & 0x8000_0000) << 32;
+    ((id.0 >> 32) as u32, ContentId(high | id.0 & 0x7fff_ffff))
 }
 
 fn with_id(request: ContentRequest, map: impl Fn(ContentId) -> ContentId) -> ContentRequest {
@@ -742,14 +761,22 @@ fn unmapped(mut report: ContentReport) -> (u32, ContentReport) {
     | ContentReport::Piece { id, .. }
     | ContentReport::Ended { id }
     | ContentReport::Gone { id, .. }) = &mut report;
-    let key = (id.0 >> 32) as u32;
-    *id = ContentId(id.0 & 0xffff_ffff);
+    let (key, own) = own_number(*id);
+    *id = own;
     (key, report)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lanes_have_their_contents_numbers_back() {
+        for id in [0, 1, 0x7fff_ffff, 1 << 63, 1 << 63 | 5] {
+            let id = ContentId(id);
+            assert_eq!(own_number(of_lane(7, id)), (7, id));
+        }
+    }
 
     #[test]
     fn requests_that_wait_for_numbers_count_as_memory() {

@@ -37,6 +37,7 @@ mod facts;
 mod far;
 mod far_lanes;
 pub(super) mod frames;
+mod further;
 mod lanes;
 mod near;
 mod open_transfers;
@@ -48,7 +49,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +61,7 @@ use config::TlsSettings;
 use facts::Knowledge;
 use origin::OriginTrust;
 
+use super::parts::{FarHalfParts, NearHalfParts};
 use super::shared::SharedCache;
 use crate::shared::SharedHandle;
 
@@ -115,15 +117,15 @@ impl TlsState {
     /// Builds the half beside a client.
     pub(super) fn near(
         &self,
-        client: IpAddr,
         server: SocketAddr,
         cache: Option<SharedCache>,
+        parts: NearHalfParts,
     ) -> NearTls {
-        NearTls::new(self.clone(), client, server, cache)
+        NearTls::new(self.clone(), server, cache, parts)
     }
 
     /// Builds the half beside a server.
-    pub(super) fn far(&self) -> FarTls {
-        FarTls::new(self.clone())
+    pub(super) fn far(&self, parts: FarHalfParts) -> FarTls {
+        FarTls::new(self.clone(), parts)
     }
 }

@@ -23,6 +23,7 @@ use super::relay::relayed;
 use super::stream::{ReceivedBytes, TlsStream};
 use crate::http::config::OPEN_AFTER;
 use crate::http::near::HttpNearHalf;
+use crate::http::parts::NearHalfParts;
 use crate::http::reasons;
 use crate::http::shared::SharedCache;
 use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
@@ -42,6 +43,8 @@ pub(crate) struct NearTls {
     client: IpAddr,
     server: SocketAddr,
     cache: Option<SharedCache>,
+    /// Parts of the halves inside.
+    parts: NearHalfParts,
     state: NearTlsState,
     /// When the flow is opened although the client has said nothing, or when the far half's answer is late.
     timeout: Option<Time>,
@@ -91,15 +94,16 @@ impl NearTls {
     /// A half that has not started.
     pub(super) fn new(
         shared: TlsState,
-        client: IpAddr,
         server: SocketAddr,
         cache: Option<SharedCache>,
+        parts: NearHalfParts,
     ) -> Self {
         Self {
             shared,
-            client,
+            client: parts.client,
             server,
             cache,
+            parts,
             state: NearTlsState::Reading(HelloReader::default()),
             timeout: None,
             note: None,
@@ -320,12 +324,13 @@ impl NearTls {
         let cache = self.cache.as_ref().filter(|_| session.may_store);
         let origin = Arc::clone(&session.origin);
         if session.stream.protocol() == Some(HTTP2) {
-            let lanes = ClientLanes::new(self.server, cache.cloned(), origin);
+            let parts = self.parts.clone();
+            let lanes = ClientLanes::new(self.server, cache.cloned(), origin, parts);
             session.inner = NearContent::Http2(Box::new(lanes));
             return;
         }
         let cache = cache.map(|cache| cache.for_proved_server(self.server, origin));
-        session.inner = NearContent::Http1(Box::new(HttpNearHalf::new(cache)));
+        session.inner = NearContent::Http1(Box::new(self.parts.build(cache)));
         self.tell(now, AcceleratorInput::Start);
     }
 

@@ -1,5 +1,6 @@
 //! Both halves between a TLS client and a TLS server in memory.
 
+mod ahead;
 mod http2;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 use rustls::{Error, SupportedProtocolVersion};
-use vocab::{SegmentKind, Time};
+use vocab::{SeededRandom, SegmentKind, Time};
 use zeroize::Zeroizing;
 
 use super::authority::{LeafAuthority, NewAuthority};
@@ -21,9 +22,14 @@ use super::config::TlsSettings;
 use super::facts::OriginFacts;
 use super::stream::TlsStream;
 use super::{FarTls, NearTls, TlsState, testing};
+use crate::http::account::HttpTotals;
+use crate::http::parts::{FarHalfParts, NearHalfParts};
+use crate::http::prefetch::{AheadTable, FarMemory, PrefetchSettings};
 use crate::http::reasons;
+use crate::http::recall::RecallMemory;
 use crate::http::shared::{HttpCalendar, SharedCache};
 use crate::http::tests::ContentFixture;
+use crate::shared::SharedHandle;
 use crate::{
     AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode, ServerCommand,
     ServerConnection as Further, ServerEvent,
@@ -74,6 +80,8 @@ struct TestOrigin {
     config: Arc<ServerConfig>,
     /// Its response to every request.
     answer: &'static str,
+    /// Its response to a request for `/page.html`.
+    page: &'static str,
     /// Bytes that follow the response.
     more: Bytes,
 }
@@ -103,6 +111,7 @@ impl TestOrigin {
         Self {
             config: Arc::new(config),
             answer: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nCache-Control: max-age=60\r\n\r\nhello",
+            page: "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
             more: Bytes::new(),
         }
     }
@@ -134,6 +143,7 @@ struct TestOriginEnd {
     /// All that it has heard.
     log: Vec<u8>,
     answer: &'static str,
+    page: &'static str,
     more: Bytes,
 }
 
@@ -145,6 +155,7 @@ impl TestOriginEnd {
             heard: Vec::new(),
             log: Vec::new(),
             answer: origin.answer,
+            page: origin.page,
             more: origin.more.clone(),
         }
     }
@@ -164,6 +175,10 @@ impl TestOriginEnd {
                 false => end + 4,
             };
             let request: Vec<u8> = self.heard.drain(..length).collect();
+            if request.starts_with(b"GET /page.html ") {
+                self.stream.send(self.page.as_bytes());
+                continue;
+            }
             // Some requests are never answered.
             if !request.starts_with(b"GET /slow") {
                 self.stream.send(self.answer.as_bytes());
@@ -181,6 +196,10 @@ struct InterceptingSites {
     cache: SharedCache,
     contents: ContentFixture,
     origin: TestOrigin,
+    ahead: SharedHandle<AheadTable>,
+    far_memory: SharedHandle<FarMemory>,
+    recall: SharedHandle<RecallMemory>,
+    flows: u64,
     now: Time,
 }
 
@@ -216,23 +235,48 @@ impl InterceptingSites {
             now: Time::ZERO,
             since_1970,
         };
+        let mut far_memory = FarMemory::new(1);
+        far_memory.set_calendar(calendar);
+        let recall = RecallMemory::new(1 << 20, SeededRandom::from_seed(1));
         Self {
             near,
             far,
             cache: SharedCache::new(calendar, 1 << 20),
             contents: ContentFixture::default(),
             origin,
+            ahead: SharedHandle::new(AheadTable::new(7)),
+            far_memory: SharedHandle::new(far_memory),
+            recall: SharedHandle::new(recall),
+            flows: 0,
             now: Time::ZERO,
+        }
+    }
+
+    /// Parts of the near halves of the next flow.
+    fn near_parts(&mut self) -> NearHalfParts {
+        self.flows += 1;
+        NearHalfParts {
+            flow: self.flows,
+            client: client_address().ip(),
+            totals: SharedHandle::new(HttpTotals::default()),
+            prefetch: Some((self.ahead.clone(), Arc::default())),
         }
     }
 
     fn connect(&mut self) -> TestPath<'_> {
         let server = SocketAddr::from(SERVER);
-        let near = self
-            .near
-            .near(client_address().ip(), server, Some(self.cache.clone()));
+        let near_parts = self.near_parts();
+        let prefetch = Arc::new(PrefetchSettings::default());
+        let far_parts = FarHalfParts {
+            client: client_address().ip(),
+            server,
+            prefetch: Some((self.far_memory.clone(), prefetch)),
+            recall: self.recall.clone(),
+        };
+        let cache = Some(self.cache.clone());
+        let near = self.near.near(server, cache, near_parts);
         let mut path = TestPath {
-            halves: Some((near, self.far.far())),
+            halves: Some((near, self.far.far(far_parts))),
             far_started: false,
             own: TestOriginEnd::new(&self.origin),
             further: BTreeMap::new(),
@@ -743,7 +787,8 @@ fn what_is_not_listed_passes_byte_for_byte() {
         let origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
         let mut sites = InterceptingSites::new(&ours, &theirs, origin);
         let server = SocketAddr::from(SERVER);
-        let mut near = sites.near.near(client_address().ip(), server, None);
+        let parts = sites.near_parts();
+        let mut near = sites.near.near(server, None, parts);
         near.handle(Time::ZERO, AcceleratorInput::Start);
         let mut passed = Vec::new();
         let mut let_go = None;

@@ -12,7 +12,7 @@ use super::*;
 use crate::http::h2::pipe::MemoryPipe;
 
 /// A client's end of HTTP/2 inside TLS.
-struct Http2Client {
+pub(super) struct Http2Client {
     tls: TlsStream,
     pipe: MemoryPipe,
     sender: SendRequest<Bytes>,
@@ -21,7 +21,7 @@ struct Http2Client {
 }
 
 impl Http2Client {
-    fn new(path: &mut TestPath<'_>, authority: &TestAuthority) -> Self {
+    pub(super) fn new(path: &mut TestPath<'_>, authority: &TestAuthority) -> Self {
         let mut config = trusting(authority);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let tls = path.client(config);
@@ -43,13 +43,13 @@ impl Http2Client {
         }
     }
 
-    fn get(&mut self, url: &str) -> ResponseFuture {
+    pub(super) fn get(&mut self, url: &str) -> ResponseFuture {
         let request = Request::get(url).body(()).unwrap();
         self.sender.send_request(request, true).unwrap().0
     }
 
     /// Carries bytes both ways until nothing moves.
-    fn run(&mut self, path: &mut TestPath<'_>) {
+    pub(super) fn run(&mut self, path: &mut TestPath<'_>) {
         let mut context = Context::from_waker(Waker::noop());
         loop {
             let before = self.pipe.moved();
@@ -70,7 +70,7 @@ impl Http2Client {
         }
     }
 
-    fn response(
+    pub(super) fn response(
         &mut self,
         path: &mut TestPath<'_>,
         future: ResponseFuture,
@@ -89,7 +89,7 @@ fn poll<T>(future: impl Future<Output = T>) -> Option<T> {
 }
 
 /// Returns the part of a body that has come, and opens the windows for more.
-fn read(body: &mut RecvStream) -> Vec<u8> {
+pub(super) fn read(body: &mut RecvStream) -> Vec<u8> {
     let mut context = Context::from_waker(Waker::noop());
     let mut read = Vec::new();
     while let Poll::Ready(Some(Ok(bytes))) = body.poll_data(&mut context) {
@@ -99,12 +99,12 @@ fn read(body: &mut RecvStream) -> Vec<u8> {
     read
 }
 
-fn sites(ours: &TestAuthority, theirs: &TestAuthority) -> InterceptingSites {
+pub(super) fn sites(ours: &TestAuthority, theirs: &TestAuthority) -> InterceptingSites {
     let origin = TestOrigin::new(theirs, NAME, NOW + 1_000_000);
     InterceptingSites::new(ours, theirs, origin)
 }
 
-const URL: &str = "https://wiki.corp.example";
+pub(super) const URL: &str = "https://wiki.corp.example";
 
 #[test]
 fn a_slow_response_holds_up_no_other() {
