@@ -4,18 +4,26 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use measure::procedure::{ResponderAction, UdpResponder};
+use measure::session::{
+    AuthenticatedClient, ClientConversation, ClientOutput, ClientSettings, ClientStep, SILENCE_MAX,
+    ServerConversation, ServerOutput, ServerSettings,
+};
 use measure::tcp_info::TcpInfo;
+use measure::turn_up::{RunPlan, RunPurpose};
 use measure::wire::{
     ControlMessage, DATAGRAM_HEADER, DatagramArrival, DatagramHeader, DatagramKind,
-    LONGEST_MESSAGE, RunOrder, RunSample, ServerLimits, ServerRefusal, SessionKey, SessionRole,
-    SharedKey, StreamOrder, TestDirection, frame, next_frame,
+    LONGEST_MESSAGE, PROOF_BYTES, RunOrder, RunSample, ServerLimits, ServerRefusal, SessionKey,
+    SessionRole, SharedKey, StreamOrder, TestDirection, frame, next_frame,
 };
 use vocab::{Bitrate, ByteCount, Time};
 
 use crate::seed::{CorpusSeed, seed};
 
-/// Messages on the control connection, one after the other.
+/// Messages on the control connection, one after the other: read and written again, and as said by
+/// each end to the other end's machine.
 pub(crate) fn control(bytes: &[u8]) {
+    say_to_server(bytes);
+    say_to_client(bytes);
     let mut rest = bytes;
     while let Ok(Some((message, length))) = next_frame(rest) {
         assert!((4..=rest.len()).contains(&length));
@@ -33,6 +41,96 @@ pub(crate) fn control(bytes: &[u8]) {
             rest.len() < LONGEST_MESSAGE + 4,
             "a peer could send for ever"
         );
+    }
+}
+
+/// What the client says, to a server that knows no UDP address yet.
+fn say_to_server(bytes: &[u8]) {
+    let client = AuthenticatedClient {
+        dscp: 0,
+        key: session_key(),
+        proof: [0; PROOF_BYTES],
+    };
+    let settings = ServerSettings {
+        session: SESSION,
+        secret: 99,
+        limits: limits(),
+        remarks: String::new(),
+    };
+    let mut server = ServerConversation::new(Time::ZERO, client, settings);
+    let mut now = Time::ZERO;
+    server.handle_control(now, bytes);
+    while server.ended().is_none() {
+        while let Some(output) = server.poll_output() {
+            match output {
+                ServerOutput::EndDropCount => server.drops_counted(u64::MAX),
+                ServerOutput::Prepare(_) => server.prepared(Err("no room".to_owned())),
+                ServerOutput::SendStream(..) | ServerOutput::Transfer(_) => {
+                    panic!("neither a UDP address nor a connection is known")
+                }
+                _ => {}
+            }
+        }
+        let due = server.poll_timeout().expect("silence ends it");
+        assert!(due > now, "output waits no longer");
+        now = due;
+        server.handle_timeout(now);
+    }
+    assert!(now <= Time::ZERO + SILENCE_MAX);
+}
+
+/// What the server says, to a client that has ordered a run.
+fn say_to_client(bytes: &[u8]) {
+    let settings = ClientSettings {
+        session: SESSION,
+        key: session_key(),
+        limits: limits(),
+        interface_mtu: 1_500,
+        udp_headers: 28,
+        congestion_control: String::new(),
+    };
+    let mut client = ClientConversation::new(Time::ZERO, settings);
+    let plan = RunPlan {
+        purpose: RunPurpose::Listed,
+        connections: [1, 1],
+        windows: [ByteCount::new(65_536); 2],
+        duration: Duration::from_secs(2),
+    };
+    let mut now = Time::ZERO;
+    client.begin(
+        now,
+        ClientStep::Run {
+            plan,
+            segments_max: [None; 2],
+            rest: Duration::ZERO,
+        },
+    );
+    client.handle_control(now, bytes);
+    while client.failure().is_none() && !client.is_idle() {
+        while let Some(output) = client.poll_output() {
+            match output {
+                ClientOutput::Connect(_) => client.connected(now, Ok(String::new())),
+                ClientOutput::Transfer(_) => client.transferred(now, Vec::new(), 0),
+                _ => {}
+            }
+        }
+        if client.failure().is_some() || client.is_idle() {
+            break;
+        }
+        let due = client.poll_timeout().expect("silence ends it");
+        assert!(due > now || now == Time::ZERO, "output waits no longer");
+        now = due.max(now);
+        client.handle_timeout(now);
+    }
+    assert!(now <= Time::ZERO + SILENCE_MAX);
+}
+
+fn limits() -> ServerLimits {
+    ServerLimits {
+        rate: Bitrate::from_bits_per_second(1_000_000_000),
+        order: Duration::from_secs(60),
+        session: Duration::from_secs(1_800),
+        connections: 64,
     }
 }
 
@@ -70,12 +168,7 @@ pub(crate) fn datagram(bytes: &[u8]) {
 
 /// Good inputs for [`control`].
 pub(crate) fn control_seeds() -> Vec<CorpusSeed> {
-    let limits = ServerLimits {
-        rate: Bitrate::from_bits_per_second(1_000_000_000),
-        order: Duration::from_secs(60),
-        session: Duration::from_secs(1_800),
-        connections: 64,
-    };
+    let limits = limits();
     let order = StreamOrder {
         order: 1,
         direction: TestDirection::Down,
