@@ -130,12 +130,18 @@ pub(crate) fn flow_report(now: Time, flow: &Flow, peer: &str, state: &str) -> Fl
     }
 }
 
+/// Returns the count of requests that the flow's accelerator has answered, if there are any.
+fn answered_clause(flow: &Flow) -> Option<String> {
+    match flow.answered_here() {
+        0 => None,
+        1 => Some("1 request answered on this side of the WAN".to_owned()),
+        count => Some(format!("{count} requests answered on this side of the WAN")),
+    }
+}
+
 /// Returns the results of a flow's accelerator, in a clause.
 fn accelerated(flow: &Flow) -> Option<String> {
-    let answered = match flow.answered_here() {
-        0 => None,
-        count => Some(format!("{count} requests answered on this side of the WAN")),
-    };
+    let answered = answered_clause(flow);
     let clauses: Vec<String> = answered.into_iter().chain(flow.note()).collect();
     (!clauses.is_empty()).then(|| clauses.join("; "))
 }
@@ -271,11 +277,8 @@ fn accelerate(flow: &Flow, peer: &str) -> StageReport {
         did.push_str(joint);
         did.push_str(what);
     };
-    if flow.answered_here() > 0 {
-        let count = flow.answered_here();
-        add(&format!(
-            "{count} requests answered on this side of the WAN"
-        ));
+    if let Some(answered) = answered_clause(flow) {
+        add(&answered);
     }
     if let (None, Some(note)) = (&why_not, flow.note()) {
         add(&note);

@@ -198,7 +198,10 @@ pub fn look(config: &NodeConfig) -> CheckFindings {
             controls.join(", ")
         ));
     }
-    look_at_accelerators(config, warnings);
+    let mut loaded = config.clone();
+    // A file that cannot be read is an error of its own.
+    let is_loaded = credentials::load(&mut loaded).is_ok();
+    look_at_accelerators(if is_loaded { &loaded } else { config }, warnings);
     look_at_bounds(config, warnings);
     look_at_pins(config, obstacles, warnings);
     found

@@ -91,7 +91,10 @@ impl AuthorityArguments {
 }
 
 fn patterns(domains: &[String]) -> String {
-    let patterns = domains.iter().map(|domain| format!("\"*.{domain}\""));
+    let patterns = domains.iter().map(|domain| {
+        let domain = domain.strip_prefix("*.").unwrap_or(domain);
+        format!("\"*.{domain}\"")
+    });
     patterns.collect::<Vec<_>>().join(", ")
 }
 
@@ -137,6 +140,15 @@ mod tests {
         let error = command(&out, "corp.example").run().unwrap_err();
         assert!(format!("{error:#}").contains("must not exist"), "{error:#}");
         assert_eq!(fs::read(&key).unwrap(), before);
+    }
+
+    #[test]
+    fn permitted_patterns_are_printed_with_one_asterisk() {
+        let domains = ["*.corp.example".to_owned(), "other.example".to_owned()];
+        assert_eq!(
+            patterns(&domains),
+            "\"*.corp.example\", \"*.other.example\""
+        );
     }
 
     #[test]

@@ -307,13 +307,28 @@ impl PurgeArguments {
         let Some(accelerator) = self.accelerator else {
             return self.ask.order(AdminRequest::ClearDictionary).map(drop);
         };
+        let prefix = self.prefix.unwrap_or_default();
         let answer = self.ask.order(AdminRequest::Purge {
             accelerator,
-            prefix: self.prefix.unwrap_or_default(),
+            prefix: prefix.clone(),
         })?;
         if !self.ask.json {
-            let (entries, bytes) = (&answer["entries"], &answer["bytes"]);
-            say!("Removed {entries} entries with {bytes} bytes of content.");
+            let count = |key: &str, one: &str, many: &str| match answer[key].as_u64() {
+                Some(1) => format!("1 {one}"),
+                count => format!("{} {many}", count.unwrap_or_default()),
+            };
+            let entries = count("entries", "entry", "entries");
+            say!(
+                "Removed {entries} with {} of content.",
+                count("bytes", "byte", "bytes")
+            );
+            if answer["entries"] == 0 && !prefix.is_empty() {
+                remark!(
+                    "The name of no stored content begins with {}. For http, the name is the whole URL from its \
+                     scheme on, for example http://intranet/news/. The path is case-sensitive.",
+                    vocab::printable(&prefix)
+                );
+            }
         }
         Ok(())
     }

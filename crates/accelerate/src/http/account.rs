@@ -123,17 +123,24 @@ impl FlowAccount {
     pub(super) fn note(&self) -> Option<String> {
         let mut text = String::new();
         if self.fetched > 0 {
-            let _ = write!(text, "{} requests answered by the server", self.fetched);
+            let _ = write!(text, "{} answered by the server", requests(self.fetched));
         }
         if let Some(reason) = self.pass_reason {
             let joint = if text.is_empty() { "" } else { "; " };
-            let (passed, reason) = (self.passed, reason.text());
+            let (passed, reason) = (requests(self.passed), reason.text());
             let _ = write!(
                 text,
-                "{joint}{passed} requests sent on without the cache (the last because: {reason})"
+                "{joint}{passed} sent on without the cache (the last because: {reason})"
             );
         }
         (!text.is_empty()).then_some(text)
+    }
+}
+
+fn requests(count: u64) -> String {
+    match count {
+        1 => "1 request".to_owned(),
+        _ => format!("{count} requests"),
     }
 }
 
@@ -263,7 +270,7 @@ mod tests {
         account.passed(PassReason::Method);
         let note = account.note().unwrap();
         assert!(
-            note.contains("1 requests answered by the server")
+            note.contains("1 request answered by the server")
                 && note.contains("neither GET nor HEAD"),
             "{note}"
         );

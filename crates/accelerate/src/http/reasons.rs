@@ -33,6 +33,9 @@ pub(crate) const TLS_AUTHORITY: ReasonCode = ReasonCode::new(76);
 /// Several handshakes between the client and this node failed.
 pub(crate) const TLS_HANDSHAKE: ReasonCode = ReasonCode::new(77);
 
+/// The operator has excluded the server's name.
+pub(crate) const TLS_EXCLUDED: ReasonCode = ReasonCode::new(78);
+
 /// The meaning of a code for HTTP; `None` where the common explanation holds, or there is none.
 pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<ReasonExplanation> {
     let explanation = match code {
@@ -49,6 +52,9 @@ pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Reas
         ),
         TLS_NOT_LISTED => ReasonExplanation::new("intercept in [http.tls] does not list the server's name")
             .with_remedy("add the server's name to intercept in [http.tls] of the near node"),
+        TLS_EXCLUDED => ReasonExplanation::new(
+            "exclude in [http.tls] of the near node lists the server's name, so the node does not decrypt its connections",
+        ),
         TLS_ENCRYPTED_NAME => ReasonExplanation::new(
             "the client encrypts the server's name (Encrypted Client Hello), so the node cannot read it",
         ),

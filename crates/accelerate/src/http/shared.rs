@@ -139,7 +139,8 @@ impl HttpState {
 
     fn purge(&mut self, id: u64, prefix: &str) {
         let cache = self.cache.as_ref();
-        let purged = cache.map(|cache| cache.with(|shared| shared.index.purge(prefix.as_bytes())));
+        let prefix = cache::key_prefix(prefix);
+        let purged = cache.map(|cache| cache.with(|shared| shared.index.purge(&prefix)));
         let rewrite = self.log.as_mut().map_or(0, SealedLog::rewrite);
         self.purges.push(PendingPurge {
             rewrite,
@@ -299,7 +300,8 @@ impl SharedState for HttpState {
         match input {
             SharedInput::Start if !self.stores() => self.stop_storing(),
             SharedInput::Purge { id, prefix } => {
-                self.ahead.with(|ahead| ahead.purge(prefix.as_bytes()));
+                let written = cache::key_prefix(&prefix);
+                self.ahead.with(|ahead| ahead.purge(&written));
                 self.begin_site();
                 self.asked_purges.push((id, prefix));
             }

@@ -2,6 +2,7 @@
 
 mod caching;
 mod collapse;
+mod invalidation;
 mod pipelining;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -1,7 +1,8 @@
 //! Directives of Cache-Control (RFC 9111 §5.2) and of targeted fields (RFC 9213).
 //!
 //! A directive that is not understood is ignored, with its value. One that limits reuse is taken in its
-//! strictest reading: of two spans the shorter, of a malformed span none at all.
+//! strictest reading: of two spans the shorter, of a malformed span none at all. Where the directives cannot be told apart,
+//! any of them may be there, so nothing is stored.
 
 use super::structured;
 use crate::http::wire::{FieldSection, is_token};
@@ -39,6 +40,8 @@ pub(super) struct CacheDirectives {
     pub(super) proxy_revalidate: bool,
     pub(super) must_understand: bool,
     pub(super) only_if_cached: bool,
+    /// A line is no list of directives (RFC 9111 §5.2), so what it forbids is not known.
+    pub(super) is_malformed: bool,
     /// They come from a targeted field, so that Expires and Pragma say nothing.
     pub(super) is_targeted: bool,
 }
@@ -67,6 +70,7 @@ impl CacheDirectives {
             Some(found) => Self {
                 no_store: found.no_store || general.no_store,
                 is_private: found.is_private || general.is_private,
+                is_malformed: general.is_malformed,
                 ..found
             },
         }
@@ -81,11 +85,15 @@ impl CacheDirectives {
                 None => (member, None),
             };
             let name = name.trim_ascii().to_ascii_lowercase();
-            if is_token(&name) {
-                let value = value.map(unquoted);
-                found.add(&name, value.as_deref());
+            match is_token(&name) {
+                true => {
+                    let value = value.map(unquoted);
+                    found.add(&name, value.as_deref());
+                }
+                false => found.is_malformed = true,
             }
         }
+        found.is_malformed |= fields.all("cache-control").any(has_open_quote);
         found
     }
 
@@ -162,6 +170,21 @@ pub(super) fn delta_seconds(value: &[u8]) -> Option<u64> {
         let digits = value.iter().map(digit);
         digits.fold(0, |sum: u64, digit| (sum * 10 + digit).min(LONGEST_S))
     })
+}
+
+/// True if a quoted string does not end in this line, so that a directive may hide in it.
+fn has_open_quote(line: &[u8]) -> bool {
+    let mut quoted = false;
+    let mut escaped = false;
+    for byte in line {
+        match byte {
+            _ if escaped => escaped = false,
+            b'"' => quoted = !quoted,
+            b'\\' if quoted => escaped = true,
+            _ => {}
+        }
+    }
+    quoted
 }
 
 /// The content of a quoted string, or the value as it is.

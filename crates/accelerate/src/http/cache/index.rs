@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use bytes::Bytes;
 
 use super::directives::CacheDirectives;
+use super::invalidation::{CacheGeneration, InvalidationTable};
 use super::key::CacheKey;
 use super::policy::{self, NotStored, ResponseFreshness};
 use super::stored::{RequestConditions, ResponseValidators, StoredResponse, head_to_store};
@@ -33,6 +34,8 @@ pub(crate) struct CacheIndex<H> {
     next_id: u64,
     /// Changes that are not in the log yet.
     changes: VecDeque<IndexChange>,
+    /// Invalidations that responses under way may have missed.
+    invalidations: InvalidationTable,
     /// While the index of an earlier run is read back: the keys of which this run knows better.
     learned: Option<HashSet<CacheKey>>,
     /// By when they were last used: key and number of the variant.
@@ -98,6 +101,7 @@ impl<H: Content> CacheIndex<H> {
             ids: BTreeMap::new(),
             next_id: first_id,
             changes: VecDeque::new(),
+            invalidations: InvalidationTable::new(),
             learned: None,
             order: BTreeMap::new(),
             uses: 0,
@@ -167,6 +171,22 @@ impl<H: Content> CacheIndex<H> {
         self.next_id = id + 1;
         self.insert(key, id, stored);
         Ok(())
+    }
+
+    /// The generation of a response that is asked for now.
+    pub(crate) fn generation(&self) -> CacheGeneration {
+        self.invalidations.current()
+    }
+
+    /// True if a response that was asked for in `asked` may show what was there before an unsafe request or a purge. It must
+    /// not be stored.
+    pub(crate) fn is_outdated(&self, asked: CacheGeneration, key: &CacheKey) -> bool {
+        self.invalidations.is_missed(asked, key)
+    }
+
+    /// An unsafe request for this URL is sent or answered: what is under way for it may show the state before.
+    pub(crate) fn note_unsafe(&mut self, key: &CacheKey) {
+        self.invalidations.note(key);
     }
 
     /// Tests if [`Self::store`] would take this response, before its content has come.
@@ -262,7 +282,11 @@ impl<H: Content> CacheIndex<H> {
         request: &RequestHead,
         response: &ResponseHead,
     ) {
-        if request.is_safe() || !(200..400).contains(&response.status) {
+        if request.is_safe() {
+            return;
+        }
+        self.invalidations.note(key);
+        if !(200..400).contains(&response.status) {
             return;
         }
         self.learn(key);
@@ -270,14 +294,17 @@ impl<H: Content> CacheIndex<H> {
         for name in ["location", "content-location"] {
             let named = response.fields.single(name);
             if let Some(other) = named.and_then(|reference| key.of_same_origin(reference)) {
+                self.invalidations.note(&other);
                 self.learn(&other);
                 self.remove(&other);
             }
         }
     }
 
-    /// Removes the stored responses of all servers whose URLs begin with `prefix`.
+    /// Removes the stored responses of all servers whose URLs begin with `prefix`. No response that is under way is stored,
+    /// whatever its URL.
     pub(crate) fn purge(&mut self, prefix: &[u8]) -> PurgeCount {
+        self.invalidations.note_all();
         let keys = self.urls.keys().filter(|key| key.url.starts_with(prefix));
         let mut keys: Vec<CacheKey> = keys.cloned().collect();
         keys.sort_unstable();
@@ -385,6 +412,7 @@ impl<H: Content> CacheIndex<H> {
 
     /// Removes all.
     pub(crate) fn clear(&mut self) {
+        self.invalidations.note_all();
         self.urls.clear();
         self.order.clear();
         self.ids.clear();

@@ -127,6 +127,31 @@ impl CacheKey {
     }
 }
 
+/// A prefix of URLs as an operator writes it, in the form of [`CacheKey::url`]: scheme and host in lower case, without the
+/// default port.
+pub(crate) fn key_prefix(written: &str) -> Vec<u8> {
+    let written = written.as_bytes();
+    for scheme in [UrlScheme::Http, UrlScheme::Https] {
+        let start = scheme.prefix();
+        let Some((named, rest)) = written.split_at_checked(start.len()) else {
+            continue;
+        };
+        if !named.eq_ignore_ascii_case(start) {
+            continue;
+        }
+        let end = rest.iter().position(|byte| *byte == b'/');
+        let (host, path) = rest.split_at(end.unwrap_or(rest.len()));
+        let host = host.to_ascii_lowercase();
+        return match host.strip_suffix(scheme.default_port()) {
+            // A port ends the host, so a host that only begins like it is not meant.
+            Some(bare) if path.is_empty() => [start, bare, b"/"].concat(),
+            Some(bare) => [start, bare, path].concat(),
+            None => [start, &host[..], path].concat(),
+        };
+    }
+    written.to_vec()
+}
+
 /// An authority in lower case, without the default port.
 fn authority(scheme: UrlScheme, text: &[u8]) -> Option<Vec<u8>> {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(byte);

@@ -22,6 +22,7 @@
 pub(in crate::http) mod date;
 mod directives;
 mod index;
+mod invalidation;
 mod key;
 pub(crate) mod log;
 mod policy;
@@ -38,7 +39,8 @@ mod vary;
 use bytes::Bytes;
 
 pub(crate) use index::{CacheIndex, IndexChange, LookUp};
-pub(crate) use key::{CacheKey, UrlScheme};
+pub(crate) use invalidation::CacheGeneration;
+pub(crate) use key::{CacheKey, UrlScheme, key_prefix};
 pub(crate) use prefetched::ResponseReuse;
 pub(crate) use range::single_range;
 pub(crate) use stored::{RequestConditions, ResponseValidators, StoredResponse};

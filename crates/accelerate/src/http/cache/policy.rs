@@ -165,7 +165,8 @@ pub(super) fn storing(
     }
     // RFC 9111 §5.2.2.3: must-understand comes with a no-store for caches that do not know it.
     let no_store = answered.no_store && !(answered.must_understand && is_understood);
-    if asked.no_store || no_store || answered.is_private {
+    let is_malformed = asked.is_malformed || answered.is_malformed;
+    if asked.no_store || no_store || answered.is_private || is_malformed {
         return Err(NotStored::Forbidden);
     }
     let is_for_all = answered.is_public || answered.s_maxage.is_some();

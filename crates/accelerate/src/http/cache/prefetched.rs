@@ -34,7 +34,8 @@ impl ResponseReuse {
         if left_ms == 0 || freshness.no_cache {
             return Self::Never;
         }
-        let is_kept = !CacheDirectives::of_response(&response.fields).no_store;
+        let directives = CacheDirectives::of_response(&response.fields);
+        let is_kept = !directives.no_store && !directives.is_malformed;
         match policy::storing(request, response, &freshness) {
             Ok(_) => Self::ByAll(left_ms),
             Err(NotStored::Forbidden | NotStored::Personal) if is_kept => Self::ByClient(left_ms),

@@ -208,6 +208,25 @@ impl<H: Content> StoredResponse<H> {
         self.head_with(&self.head.bytes, &content, now, closes)
     }
 
+    /// What it says to the client whose request made this node ask whether it still holds: the cookies that the server
+    /// set in its 304 are for that client, and come last so that they replace stored ones.
+    pub(crate) fn confirmed_to_send(
+        &self,
+        update: &ResponseHead,
+        now: WallTime,
+        closes: bool,
+    ) -> Bytes {
+        let head = self.head_to_send(now, closes);
+        let mut bytes = head[..head.len() - 2].to_vec();
+        for (name, value) in update.fields.iter() {
+            if is_one_of(name, &["set-cookie", "set-cookie2"]) {
+                bytes.extend_from_slice(&[name, b": ", value, b"\r\n"].concat());
+            }
+        }
+        bytes.extend_from_slice(b"\r\n");
+        bytes.into()
+    }
+
     /// The same as 304 (RFC 9110 §15.4.5).
     pub(crate) fn not_modified_to_send(&self, now: WallTime, closes: bool) -> Bytes {
         let mut bytes = b"HTTP/1.1 304 Not Modified\r\n".to_vec();

@@ -399,6 +399,7 @@ impl HttpNearHalf {
             key,
             request: head.clone(),
             asked: cache.wall(self.now),
+            generation: cache.with(|shared| shared.index.generation()),
             stored: Some(stored.clone()),
             lead: None,
             is_validating: !conditions.is_empty(),
@@ -475,6 +476,7 @@ impl HttpNearHalf {
             key,
             request,
             asked,
+            generation: cache.with(|shared| shared.index.generation()),
             stored: None,
             lead: None,
             is_validating: false,
@@ -565,7 +567,9 @@ impl HttpNearHalf {
             self.validated += 1;
             if let (true, Some(stored)) = (is_for_client, stored) {
                 let closes = has_option(&asked.0.fields, "connection", "close");
-                self.send_stored(asked, &stored, InsteadOf::Request, closes);
+                let sent = stored.confirmed_to_send(&head, now, closes);
+                let content = (sent, 0..stored.length);
+                self.send_content(asked, &stored, content, InsteadOf::Request, closes);
             }
             return;
         }
@@ -679,6 +683,10 @@ impl HttpNearHalf {
             mut cached,
             keeping,
         } = ended;
+        // Its content is what was there before. Those that wait for it ask the server.
+        if cache.with(|shared| shared.index.is_outdated(cached.generation, &cached.key)) {
+            return;
+        }
         let exchange = (&cached.request, &keeping.head);
         let content = (content, length);
         cache.with(|shared| {

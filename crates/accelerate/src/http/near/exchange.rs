@@ -11,7 +11,7 @@
 use bytes::Bytes;
 
 use crate::ContentId;
-use crate::http::cache::{CacheKey, StoredResponse, WallTime};
+use crate::http::cache::{CacheGeneration, CacheKey, StoredResponse, WallTime};
 use crate::http::collapse::CollapseLead;
 use crate::http::recall::RecallTag;
 use crate::http::shared::SharedContent;
@@ -37,6 +37,8 @@ pub(super) struct CachedExchange {
     /// As the client sent it.
     pub(super) request: RequestHead,
     pub(super) asked: WallTime,
+    /// Invalidations that happened before it was asked.
+    pub(super) generation: CacheGeneration,
     /// Response that was stored when it was asked.
     pub(super) stored: Option<StoredResponse<SharedContent>>,
     /// Others wait for the response.

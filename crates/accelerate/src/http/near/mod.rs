@@ -372,6 +372,9 @@ impl HttpNearHalf {
         }
         if !head.is_safe() {
             let key = self.cache.as_ref().and_then(|cache| cache.key(&head));
+            if let (Some(cache), Some(key)) = (&self.cache, &key) {
+                cache.with(|shared| shared.index.note_unsafe(key));
+            }
             self.prefetch(|prefetch| prefetch.note_unsafe(key.as_ref()));
         }
         let head = match body {
@@ -736,8 +739,11 @@ impl AcceleratorHalf for HttpNearHalf {
 
     fn note(&self) -> Option<String> {
         let validated = self.validated;
-        let validated =
-            (validated > 0).then(|| format!("the server confirmed {validated} stored responses"));
+        let validated = match validated {
+            0 => None,
+            1 => Some("the server confirmed 1 stored response".to_owned()),
+            _ => Some(format!("the server confirmed {validated} stored responses")),
+        };
         let ahead = self.prefetch.as_ref().and_then(NearPrefetch::note);
         let notes = validated.into_iter().chain(ahead);
         let notes: Vec<String> = notes.chain(self.account.note()).collect();

@@ -25,7 +25,7 @@ pub(super) struct CachingSite {
 }
 
 /// One connection of a client.
-struct ClientConnection(HttpHalfPair);
+pub(super) struct ClientConnection(pub(super) HttpHalfPair);
 
 impl CachingSite {
     pub(super) fn new() -> Self {
@@ -48,19 +48,19 @@ impl CachingSite {
         pair
     }
 
-    fn connect(&self) -> ClientConnection {
+    pub(super) fn connect(&self) -> ClientConnection {
         let mut pair = HttpHalfPair::with(Some(self.cache.clone()));
         pair.now = self.now;
         ClientConnection(pair)
     }
 
     /// Asks on a new connection: what the server is asked, and what the client gets once it has answered so.
-    fn ask(&self, request: &str, response: &str) -> (String, String) {
+    pub(super) fn ask(&self, request: &str, response: &str) -> (String, String) {
         self.connect().ask(request, response)
     }
 
     /// The same for a GET of `/`, with more fields; whether the server was asked, and the answer.
-    fn get(&self, fields: &str, response: &str) -> (bool, String) {
+    pub(super) fn get(&self, fields: &str, response: &str) -> (bool, String) {
         let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         let (asked, got) = self.ask(&request, response);
         (!asked.is_empty(), got)

@@ -104,6 +104,11 @@ impl TlsSettings {
         matches(&self.intercept) && !matches(&self.exclude)
     }
 
+    /// True if the operator has excluded this name from those that are intercepted.
+    pub(crate) fn excludes(&self, name: &str) -> bool {
+        self.exclude.iter().any(|one| one.matches(name))
+    }
+
     /// True if connections to this name are intercepted, and the authority may sign for it.
     pub(crate) fn may_sign_for(&self, name: &str) -> bool {
         let authority = self.authority.as_ref();
@@ -140,6 +145,17 @@ impl TlsSettings {
                 "tls.intercept decrypts connections, but the node can neither cache nor deduplicate their \
                  content; write tls.store_decrypted = true on both nodes".to_owned(),
             );
+        }
+        for pattern in &self.intercept {
+            let domain = pattern.0.strip_prefix("*.").unwrap_or(&pattern.0);
+            let authority = self.authority.as_ref();
+            if authority.is_some_and(|authority| !authority.permits(domain)) {
+                remarks.push(format!(
+                    "tls.intercept lists \"{pattern}\", but the name constraints of tls.ca_certificate do not \
+                     permit all of these names, and the node does not decrypt those that they exclude; remove the \
+                     name, or create an authority with `trunkline http ca --permit {domain}`"
+                ));
+            }
         }
         for (key, is_set) in [
             ("exclude", !self.exclude.is_empty()),
@@ -401,6 +417,34 @@ mod tests {
             remarks[0].contains("tls.ca_key has no effect"),
             "{remarks:?}"
         );
+    }
+
+    #[test]
+    fn names_outside_the_constraint_are_remarked_upon() {
+        let new = crate::http::tls::authority::NewAuthority {
+            name: "Corp".to_owned(),
+            permitted: vec!["corp.example".to_owned()],
+            now: 1_767_225_600,
+            life: std::time::Duration::from_secs(86_400),
+        };
+        let (certificate, key) = new.make().unwrap();
+        let authority = LeafAuthority::parse(certificate.as_bytes(), key.as_bytes()).unwrap();
+        let names = [
+            "*.corp.example",
+            "a.corp.example",
+            "*.example",
+            "bank.example",
+        ];
+        let settings = TlsSettings {
+            intercept: names.iter().map(|name| name.parse().unwrap()).collect(),
+            may_store_decrypted: true,
+            authority: Some(Arc::new(authority)),
+            ..TlsSettings::default()
+        };
+        let remarks = settings.remarks();
+        assert_eq!(remarks.len(), 2, "{remarks:?}");
+        assert!(remarks[0].contains("\"*.example\""), "{remarks:?}");
+        assert!(remarks[1].contains("\"bank.example\""), "{remarks:?}");
     }
 
     #[test]

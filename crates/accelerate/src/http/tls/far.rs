@@ -79,16 +79,6 @@ enum FarContent {
     Relay,
 }
 
-impl FarContent {
-    /// True if a response has begun and not ended.
-    fn is_within_response(&self) -> bool {
-        match self {
-            Self::Http1(far) => !far.is_between_responses(),
-            Self::Relay => false,
-        }
-    }
-}
-
 impl FarTls {
     /// A half that has not started.
     pub(super) fn new(shared: TlsState, parts: FarHalfParts) -> Self {
@@ -364,9 +354,11 @@ impl FarTls {
             Some(session) if !session.stream.is_verified() => {
                 self.fail(OriginFault::plain(reasons::ORIGIN_TLS));
             }
-            // RFC 8446 §6.1 (Closure Alerts): without one, somebody else may have cut the response.
-            Some(session) if !session.has_ended && session.inner.is_within_response() => {
-                self.close(reasons::ORIGIN_TLS);
+            // RFC 8446 §6.1 (Closure Alerts): without one, somebody else may have cut the response. The client gets all of
+            // it, and no closure alert either.
+            Some(session) if !session.has_ended => {
+                self.send_frame(&TlsFrame::LaneEnded(0, false));
+                self.tell(now, AcceleratorInput::LanFinished);
             }
             Some(_) => self.tell(now, AcceleratorInput::LanFinished),
             None => self.outputs.push_back(AcceleratorOutput::FinishWan),

@@ -119,7 +119,7 @@ pub(crate) enum TlsFrame {
     Reset(u8),
     /// The last segment of the lane before its reset was sent.
     ResetDone(u8),
-    /// The lane's connection has ended; true if in good order.
+    /// The lane's connection has ended; true if in good order. Without lanes: the origin has ended without a closure alert.
     LaneEnded(u8, bool),
     /// So many more bytes of the lane may be sent.
     Credit(u8, u32),

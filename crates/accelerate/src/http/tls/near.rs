@@ -78,6 +78,8 @@ struct ClientSession {
     /// The far half knows that the connection is intercepted.
     has_begun: bool,
     may_store: bool,
+    /// The origin has ended its connection without a closure alert, and so does this node.
+    is_cut: bool,
 }
 
 /// Handler of the content.
@@ -169,6 +171,7 @@ impl NearTls {
             return Err(match (hello.has_encrypted, &hello.name) {
                 (true, _) => reasons::TLS_ENCRYPTED_NAME,
                 (false, None) => reasons::TLS_NO_NAME,
+                (false, Some(name)) if settings.excludes(name) => reasons::TLS_EXCLUDED,
                 (false, Some(_)) => reasons::TLS_NOT_LISTED,
             });
         };
@@ -247,6 +250,7 @@ impl NearTls {
             inner: NearContent::Handshake,
             transfers: OpenTransfers::default(),
             has_begun: false,
+            is_cut: false,
             may_store,
         }));
         self.hear_client(now, &held);
@@ -555,7 +559,9 @@ impl NearTls {
         let NearTlsState::Intercepting(session) = &mut self.state else {
             return;
         };
-        session.stream.finish();
+        if !session.is_cut {
+            session.stream.finish();
+        }
         let output = session.stream.take_output();
         self.write_lan(output);
         self.outputs.push_back(AcceleratorOutput::FinishLan);
@@ -610,11 +616,16 @@ impl NearTls {
             | TlsFrame::ResetDone(_)
             | TlsFrame::LaneEnded(..)
             | TlsFrame::Taken(..) => {
-                if let NearTlsState::Intercepting(session) = &mut self.state
-                    && let NearContent::Http2(lanes) = &mut session.inner
-                {
-                    lanes.hear_frame(now, &frame);
-                    self.drain_lanes();
+                if let NearTlsState::Intercepting(session) = &mut self.state {
+                    match &mut session.inner {
+                        NearContent::Http2(lanes) => {
+                            lanes.hear_frame(now, &frame);
+                            self.drain_lanes();
+                        }
+                        NearContent::Handshake | NearContent::Http1(_) | NearContent::Relay => {
+                            session.is_cut |= matches!(frame, TlsFrame::LaneEnded(_, false));
+                        }
+                    }
                 }
             }
             // Those of the near half.

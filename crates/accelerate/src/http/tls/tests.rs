@@ -1,6 +1,7 @@
 //! Both halves between a TLS client and a TLS server in memory.
 
 mod ahead;
+mod closure;
 mod http2;
 
 use std::collections::{BTreeMap, BTreeSet};

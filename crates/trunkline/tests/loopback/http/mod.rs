@@ -148,7 +148,7 @@ fn an_operator_sees_what_became_of_requests() {
     assert!(shown.contains("answered here 1 (16.7 %)"), "{shown}");
     let why = why(&sites, client);
     for said in [
-        "1 requests answered",
+        "1 request answered",
         "2 requests answered by the server",
         "neither GET nor HEAD",
     ] {
