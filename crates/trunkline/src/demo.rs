@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use bench::http::PageDemo;
+use bench::http::{DownloadDemo, PageDemo};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use lab::campaign::{
@@ -17,9 +17,9 @@ use lab::report;
 use lab::workload::WorkloadKind;
 use serde_json::{Value, json};
 
-use crate::demo_page;
 use crate::environment::environment;
 use crate::progress::progress;
+use crate::{demo_download, demo_page};
 
 /// Compares HTTP, FTP and file shares over an emulated WAN with and without Trunkline.
 ///
@@ -82,14 +82,25 @@ enum DemoWorkload {
     Files(WorkloadKind),
     /// The load of a web page.
     PageLoad,
+    /// A download by HTTPS that the nodes decrypt.
+    HttpsDownload,
+}
+
+/// Results beside those of the published file set; `None` where a workload was not chosen.
+#[derive(Debug, Default)]
+pub(crate) struct WebResults {
+    page: Option<PageDemo>,
+    download: Option<DownloadDemo>,
 }
 
 /// Parser for the name of a workload; the help lists all names.
 fn workload() -> impl TypedValueParser<Value = DemoWorkload> {
     let files = WorkloadKind::ALL.map(WorkloadKind::name);
-    let names = files.into_iter().chain([demo_page::PAGE_LOAD]);
+    let web = [demo_page::PAGE_LOAD, demo_download::HTTPS_DOWNLOAD];
+    let names = files.into_iter().chain(web);
     PossibleValuesParser::new(names).map(|name| match name.as_str() {
         demo_page::PAGE_LOAD => DemoWorkload::PageLoad,
+        demo_download::HTTPS_DOWNLOAD => DemoWorkload::HttpsDownload,
         name => DemoWorkload::Files(name.parse().expect("every name is parsed back")),
     })
 }
@@ -113,12 +124,15 @@ impl DemoArguments {
             .into_iter()
             .filter(|kind| is_chosen(DemoWorkload::Files(*kind)))
             .collect();
-        let page = match is_chosen(DemoWorkload::PageLoad) {
-            true => Some(demo_page::load(&self.link, self.repeat)?),
-            false => None,
-        };
+        let mut web = WebResults::default();
+        if is_chosen(DemoWorkload::PageLoad) {
+            web.page = Some(demo_page::load(&self.link, self.repeat)?);
+        }
+        if is_chosen(DemoWorkload::HttpsDownload) {
+            web.download = Some(demo_download::download(&self.link, self.repeat)?);
+        }
         if workloads.is_empty() {
-            return write_page(page.as_ref(), &self.output);
+            return write_web(&web, &self.output);
         }
         let plan = CampaignPlan {
             title: "Two sites over an emulated WAN, with and without Trunkline".to_owned(),
@@ -136,7 +150,7 @@ impl DemoArguments {
                 files: self.files,
             }],
         };
-        measure(&plan, self.seed, page.as_ref(), &self.output)
+        measure(&plan, self.seed, &web, &self.output)
     }
 }
 
@@ -144,7 +158,7 @@ impl DemoArguments {
 fn measure(
     plan: &CampaignPlan,
     seed: Option<u64>,
-    page: Option<&PageDemo>,
+    web: &WebResults,
     output: &OutputArguments,
 ) -> Result<()> {
     host::kernel::catch_interruptions();
@@ -163,7 +177,7 @@ fn measure(
     let result = campaign::execute(&environment()?, plan, &options, &progress);
     progress.finish();
     let results = result?;
-    write(&results, page, output)?;
+    write(&results, web, output)?;
     let faults = results.faults();
     if !faults.is_empty() {
         bail!(
@@ -188,14 +202,29 @@ fn write_json(document: &Value, output: &OutputArguments) -> Result<bool> {
     Ok(false)
 }
 
-/// Writes the page load alone.
-fn write_page(page: Option<&PageDemo>, output: &OutputArguments) -> Result<()> {
-    let Some(page) = page else {
-        return Ok(());
-    };
-    let document = json!({ "page_load": demo_page::json(page) });
+impl WebResults {
+    fn add_to(&self, document: &mut Value) {
+        if let Some(page) = &self.page {
+            document["page_load"] = demo_page::json(page);
+        }
+        if let Some(download) = &self.download {
+            document["https_download"] = demo_download::json(download);
+        }
+    }
+
+    fn tables(&self) -> Vec<String> {
+        let page = self.page.as_ref().map(demo_page::table);
+        let download = self.download.as_ref().map(demo_download::table);
+        page.into_iter().chain(download).collect()
+    }
+}
+
+/// Writes the page load and the HTTPS download alone.
+fn write_web(web: &WebResults, output: &OutputArguments) -> Result<()> {
+    let mut document = json!({});
+    web.add_to(&mut document);
     if !write_json(&document, output)? {
-        show!("{}", demo_page::table(page));
+        show!("{}", web.tables().join("\n"));
     }
     Ok(())
 }
@@ -203,20 +232,18 @@ fn write_page(page: Option<&PageDemo>, output: &OutputArguments) -> Result<()> {
 /// Writes table, JSON and HTML.
 pub(crate) fn write(
     results: &CampaignResults,
-    page: Option<&PageDemo>,
+    web: &WebResults,
     output: &OutputArguments,
 ) -> Result<()> {
     let mut document = report::json(results);
-    if let Some(page) = page {
-        document["page_load"] = demo_page::json(page);
-    }
+    web.add_to(&mut document);
     let to_standard_output = write_json(&document, output)?;
     fs::write(&output.report, report::html(results)?)
         .with_context(|| format!("writing {}", output.report.display()))?;
     if !to_standard_output {
         show!("{}", report::table(results));
-        if let Some(page) = page {
-            show!("\n{}", demo_page::table(page));
+        for table in web.tables() {
+            show!("\n{table}");
         }
         say!(
             "seed {}, edits {} (from the clock), {:.0} s in all",

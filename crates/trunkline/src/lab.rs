@@ -321,7 +321,7 @@ impl ReportArguments {
             },
             keep: None,
         };
-        demo::write(&results, None, &output)
+        demo::write(&results, &demo::WebResults::default(), &output)
     }
 }
 

@@ -27,6 +27,7 @@ mod bench_smb;
 mod bench_turn_up;
 mod completions;
 mod demo;
+mod demo_download;
 mod demo_page;
 mod emulate;
 mod environment;

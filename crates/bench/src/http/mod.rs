@@ -7,11 +7,13 @@
 //! once, a large download, idle connections, and the two public suites. Each has a place made for it (`stand.rs`) and
 //! gives some of the figures (`report.rs`). A cell that fails costs no other: its figures are null, with the reason.
 //!
+//! `download.rs` and a part of `page.rs` are for the demo.
 //! `page.rs` times a browser, `scripted.rs` loads a page without one, `client.rs` is a client that reads messages by
 //! their lengths, and `suites.rs` runs the scripts that run the public suites.
 
 mod client;
 mod crowd;
+mod download;
 mod idle;
 mod objects;
 mod origin;
@@ -32,6 +34,7 @@ use host::{ProgramEnvironment, kernel, rootless};
 use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
 use lab::servers::ServerKind;
 
+pub use download::{DownloadDemo, DownloadDemoRow, download_by_https};
 pub use page::{PageDemo, PageDemoRow, demonstrate};
 pub use report::{FIGURES, HttpReport, MissingFigure};
 

@@ -16,9 +16,9 @@ use vocab::SeededRandom;
 
 use host::kernel::{self, ProcessSignal};
 use host::process::{LaunchConfig, RunningProcess};
+use host::run;
 use host::run::LabRun;
-use host::{command, run};
-use lab::servers::HTTP_PORT;
+use lab::servers::{HTTP_PORT, certificates};
 use lab::topology::{LabSite, LabTopology};
 
 /// The name that pages are asked for by.
@@ -56,7 +56,7 @@ impl OriginServer {
         let files = run.subdirectory("origin/files")?;
         let log = logs.join("origin-access.log");
         let authority = match has_tls {
-            true => Some(make_certificates(&home)?),
+            true => Some(certificates::make(&home, SITE_NAME)?),
             false => None,
         };
         let configuration = home.join("nginx.conf");
@@ -193,61 +193,4 @@ http {{
 }}
 "
     )
-}
-
-/// Makes an authority and a certificate of the site's name, by openssl; gives the authority's.
-fn make_certificates(home: &Path) -> Result<PathBuf> {
-    let file = |name: &str| home.join(name).display().to_string();
-    let (authority, authority_key) = (file("authority.pem"), file("authority.key"));
-    let curve = [
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-    ];
-    let new_key = |key: &str| -> Vec<String> {
-        let words = ["req"].into_iter().chain(curve);
-        let words = words.chain(["-keyout", key]);
-        words.map(str::to_owned).collect()
-    };
-    let mut words = new_key(&authority_key);
-    let subject = [
-        "-x509",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=Origin authority",
-        "-out",
-        &authority,
-    ];
-    words.extend(subject.map(str::to_owned));
-    command::run("openssl", words)?;
-    let request = file("leaf.csr");
-    let mut words = new_key(&file("leaf.key"));
-    let subject = format!("/CN={SITE_NAME}");
-    words.extend(["-subj", &subject, "-out", &request].map(str::to_owned));
-    command::run("openssl", words)?;
-    let names = home.join("names.txt");
-    fs::write(&names, format!("subjectAltName=DNS:{SITE_NAME}\n"))?;
-    let sign = [
-        "x509",
-        "-req",
-        "-days",
-        "2",
-        "-CAcreateserial",
-        "-in",
-        &request,
-        "-CA",
-        &authority,
-        "-CAkey",
-        &authority_key,
-        "-out",
-        &file("leaf.pem"),
-        "-extfile",
-        &names.display().to_string(),
-    ]
-    .map(str::to_owned);
-    command::run("openssl", sign)?;
-    Ok(PathBuf::from(authority))
 }

@@ -8,7 +8,7 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -115,23 +115,23 @@ pub(super) fn measure(
     figures(&page, scheme, &loads)
 }
 
-/// Tables of the nodes' configuration that make them intercept TLS to the site.
-fn intercepting_tables(scheme: PageScheme, stand: &HttpStand) -> Result<Vec<String>> {
-    if scheme == PageScheme::Http {
-        return Ok(Vec::new());
-    }
+/// Tables of the nodes' configuration that make them intercept TLS to the site, and the certificate of the operator's
+/// authority.
+pub(super) fn intercepting_tables(stand: &HttpStand) -> Result<(Vec<String>, PathBuf)> {
     let origin = stand.origin().authority();
     let origin = origin.context("the origin has no certificate")?;
     let authority = stand.make_authority()?;
+    let certificate = authority.join("ca.pem");
     let path = |path: &Path| path.display().to_string();
-    Ok(vec![
+    let tables = vec![
         "[http.tls]".to_owned(),
         format!("intercept = [\"{SITE_NAME}\"]"),
-        format!("ca_certificate = {:?}", path(&authority.join("ca.pem"))),
+        format!("ca_certificate = {:?}", path(&certificate)),
         format!("ca_key = {:?}", path(&authority.join("ca.key"))),
         format!("roots = {:?}", path(origin)),
         "store_decrypted = true".to_owned(),
-    ])
+    ];
+    Ok((tables, certificate))
 }
 
 /// Client that loads pages.
@@ -225,7 +225,10 @@ fn load_all(
             loads.push(load(stand, (scheme, client), state, repeat, page)?);
         }
     }
-    let tables = intercepting_tables(scheme, stand)?;
+    let tables = match scheme {
+        PageScheme::Http => Vec::new(),
+        PageScheme::Https => intercepting_tables(stand)?.0,
+    };
     stand.start_nodes(NodeHttpMode::On, &tables)?;
     for repeat in 1..=repeats {
         stand.empty()?;

@@ -7,6 +7,7 @@
 //! All three run as the user who started the lab, so that one configuration serves root and a user
 //! namespace with a single user id alike.
 
+pub mod certificates;
 mod nginx;
 pub mod smbd;
 mod vsftpd;

@@ -21,6 +21,8 @@ fn demo_rows_are_complete_and_match_tshark() {
     let output = Command::new(env!("CARGO_BIN_EXE_trunkline"))
         .args([
             "demo",
+            "--workload",
+            "http-download,ftp-download,ftp-upload,smb-download,smb-upload,page-load",
             "--files",
             "50K.doc,200K.ppt,500K.xls",
             "--seed",
@@ -72,6 +74,35 @@ fn demo_rows_are_complete_and_match_tshark() {
     let page = std::fs::read_to_string(path("report.html")).expect("it writes a report");
     assert!(page.contains("<svg"));
     recompute(&path("kept"));
+}
+
+/// A file that is downloaded again crosses the WAN as nothing.
+#[test]
+fn https_download_has_a_row_for_each_state() {
+    let Some(_turn) = turn("demo by HTTPS", &[ServerKind::Http]) else {
+        return;
+    };
+    let output = Command::new(env!("CARGO_BIN_EXE_trunkline"))
+        .args(["demo", "--workload", "https-download", "--json"])
+        .args(["--link", "rate=100Mbit,delay=5ms,queue=1MB"])
+        .output()
+        .expect("the program starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let rows: Value = serde_json::from_slice(&output.stdout).expect("it writes JSON");
+    let download = &rows["https_download"];
+    let rows = download["rows"].as_array().expect("there are rows");
+    let bytes = |state: &str| -> f64 {
+        let row = rows.iter().find(|row| row["state"] == state);
+        let row = row.expect("each state has a row");
+        let seconds = row["download_s"].as_f64();
+        assert!(seconds.is_some_and(|seconds| seconds > 0.0), "{row}");
+        row["wan_bytes"].as_f64().expect("bytes were counted")
+    };
+    let file = download["bytes"].as_f64().expect("the file has a size");
+    assert!(bytes("without") > file, "{download}");
+    assert!(bytes("cold") > file, "{download}");
+    assert!(bytes("warm") < 20_000.0, "{download}");
 }
 
 /// A page that a second client loads crosses the WAN as one conditional request.
