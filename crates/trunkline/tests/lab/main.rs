@@ -19,6 +19,7 @@ mod exit_codes;
 mod failures;
 mod full_disk;
 mod http;
+mod https;
 mod leftovers;
 mod many;
 mod mapi;
