@@ -85,6 +85,8 @@ replays! {
     link_delivery_trace,
     measure_capture,
     link_schedule,
+    profile_plan,
+    profile_device,
 }
 
 #[test]
