@@ -147,7 +147,7 @@ pub fn measure(
     let mut cable = None;
     let whole = total_time(&runs);
     let mut behind = Duration::ZERO;
-    for run in &runs {
+    for (begun, run) in runs.iter().enumerate() {
         if kernel::interrupted() {
             result.failure = Some("stopped by the user".to_owned());
             break;
@@ -159,6 +159,7 @@ pub fn measure(
         let observer = RunWatch {
             progress,
             run,
+            number: begun + 1,
             runs: runs.len(),
             behind,
             whole,
@@ -377,6 +378,8 @@ fn describe(plan: &MeasurementPlan, runs: &[RunPlan]) -> serde_json::Value {
 struct RunWatch<'a> {
     progress: &'a dyn ProgressReporter,
     run: &'a RunPlan,
+    /// The position of the run among those that are measured, which the plan may exceed.
+    number: usize,
     runs: usize,
     behind: Duration,
     whole: Duration,
@@ -394,7 +397,7 @@ impl RunObserver for RunWatch<'_> {
             let left = self.whole.saturating_sub(self.behind + here);
             let text = format!(
                 "run {} of {}: {} ({}), about {} left",
-                self.run.number + 1,
+                self.number,
                 self.runs,
                 self.run.experiment,
                 match self.run.subject {

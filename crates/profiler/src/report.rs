@@ -22,17 +22,8 @@ pub fn text(result: &MeasurementResult) -> String {
     let _ = writeln!(out, "stamps: {}", crate::STAMPS);
     let _ = writeln!(
         out,
-        "\n{:<22} {:<7} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9}  runs",
-        "experiment",
-        "path",
-        "bytes",
-        "packets/s",
-        "sent/s",
-        "p5 us",
-        "mean us",
-        "p95 us",
-        "loss",
-        "own loss"
+        "\n{:<16} {:<6} {:>5} {:>7} {:>7} {:>7} {:>7} {:>7} {:>6} runs",
+        "experiment", "path", "bytes", "sent/s", "p5 us", "mean us", "p95 us", "loss %", "own %"
     );
     for cell in &result.cells {
         let _ = writeln!(out, "{}", row(cell));
@@ -74,18 +65,16 @@ fn row(cell: &MeasurementCell) -> String {
         void => format!("{} ({void} void)", cell.valid_runs),
     };
     format!(
-        "{:<22} {:<7} {:>6} {:>9} {:>9.0} {:>9} {:>9} {:>9} {:>10} {:>9}  {runs}",
+        "{:<16} {:<6} {:>5} {:>7.0} {:>7} {:>7} {:>7} {:>7} {:>6} {runs}",
         cell.experiment,
         path(cell.subject),
         optional(cell.size),
-        cell.planned_pps
-            .map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}")),
         cell.sent_pps,
         micros(figures.map(|figures| f64::from(figures.p5_ns))),
         micros(figures.map(|figures| figures.mean_ns)),
         micros(figures.map(|figures| f64::from(figures.p95_ns))),
-        format!("{:.5} %", cell.summary.loss_ratio() * 100.0),
-        format!("{:.4} %", own_loss(cell) * 100.0),
+        format!("{:.4}", cell.summary.loss_ratio() * 100.0),
+        format!("{:.4}", own_loss(cell) * 100.0),
     )
 }
 
