@@ -44,7 +44,7 @@ pub(crate) fn control(bytes: &[u8]) {
     }
 }
 
-/// What the client says, to a server that knows no UDP address yet.
+/// Feeds a client's control bytes to a server that knows no UDP address yet.
 fn say_to_server(bytes: &[u8]) {
     let client = AuthenticatedClient {
         dscp: 0,
@@ -79,7 +79,7 @@ fn say_to_server(bytes: &[u8]) {
     assert!(now <= Time::ZERO + SILENCE_MAX);
 }
 
-/// What the server says, to a client that has ordered a run.
+/// Feeds a server's control bytes to a client that has ordered a run.
 fn say_to_client(bytes: &[u8]) {
     let settings = ClientSettings {
         session: SESSION,

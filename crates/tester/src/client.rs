@@ -172,7 +172,7 @@ impl<'a> ConnectedClient<'a> {
     }
 }
 
-/// What a thread of the client's did.
+/// Event that a thread of the client reports.
 enum ClientEvent {
     StreamSent(Result<SentDatagrams, String>),
     Connected(Result<RunTransfers, String>),

@@ -674,10 +674,10 @@ fn write_calibration(out: &mut String, outcome: &CampaignOutcome) -> Result<()> 
     Ok(())
 }
 
-/// Where a real campaign takes place.
+/// Description of the site of a real campaign.
 const REAL_SITE: &str = "Client, near node, WAN, far node and server are network namespaces of one machine; the \
      nodes are processes that reach each other only through the emulated link.";
-/// Where a simulation takes place.
+/// Description of the site of a simulation.
 const SIMULATED_SITE: &str = "Client and server are scripts over a TCP that behaves as that of Linux, the nodes are two engines, \
      and the link is the emulator&rsquo;s models, all in virtual time. LANs and processors take no time. \
      Sessions, reduction and accelerators are those of real nodes; TLS and disks are left out.";

@@ -106,7 +106,7 @@ pub enum StepOutcome {
     Run(CompletedRun),
 }
 
-/// What a client's end wants done.
+/// Action that the client's machine asks of its shell.
 #[derive(Clone, Debug)]
 pub enum ClientOutput {
     /// Send these bytes over the control connection.

@@ -47,7 +47,7 @@ pub enum GreetingError {
     Unexpected(String),
 }
 
-/// What a client learns in the greeting.
+/// Facts that a client learns in the greeting.
 #[derive(Clone, Debug)]
 pub struct GreetedServer {
     /// Number of the session.

@@ -21,7 +21,7 @@ pub enum ImplausibleReport {
         "the server says that it sent {datagrams} packets of a stream that has no more than {most}"
     )]
     Sent {
-        /// What it says.
+        /// Packets sent, as the server reports them.
         datagrams: u64,
         /// The most that can be true.
         most: u128,
@@ -34,7 +34,7 @@ pub enum ImplausibleReport {
         "the server says that it had no room for {datagrams} packets of a stream of which {most} did not arrive"
     )]
     NoRoom {
-        /// What it says.
+        /// Packets without room, as the server reports them.
         datagrams: u64,
         /// The most that can be true.
         most: u64,

@@ -46,7 +46,7 @@ pub struct ServerSettings {
     pub remarks: String,
 }
 
-/// What a server's end wants done.
+/// Action that the server's machine asks of its shell.
 #[derive(Clone, Debug)]
 pub enum ServerOutput {
     /// Send these bytes over the control connection.

@@ -74,18 +74,18 @@ pub(crate) enum PacketDirection {
 
 /// Link with the packets on it.
 #[derive(Debug)]
-pub(crate) struct Circuit {
+pub(crate) struct EmulatedCircuit {
     link: Link,
-    ways: [CircuitDirection; 2],
+    directions: [CircuitDirection; 2],
     drops_udp: bool,
 }
 
-impl Circuit {
+impl EmulatedCircuit {
     /// An empty circuit that carries packets up to a size to the server, and to the client.
     pub(crate) fn new(link: Link, carried_max: [u16; 2]) -> Self {
         Self {
             link,
-            ways: carried_max.map(|most| CircuitDirection {
+            directions: carried_max.map(|most| CircuitDirection {
                 next: 0,
                 under_way: HashMap::new(),
                 carried_max: usize::from(most),
@@ -132,7 +132,7 @@ impl Circuit {
     }
 
     fn way(&mut self, direction: PacketDirection) -> (&mut LinkDirection, &mut CircuitDirection) {
-        let [to_server, to_client] = &mut self.ways;
+        let [to_server, to_client] = &mut self.directions;
         match direction {
             PacketDirection::ToServer => (&mut self.link.forward, to_server),
             PacketDirection::ToClient => (&mut self.link.back, to_client),

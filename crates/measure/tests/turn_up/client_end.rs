@@ -14,7 +14,7 @@ use tcp::{ConnectionConfig, ConnectionNumber, TcpHost};
 use testkit::earliest;
 use vocab::{SeededRandom, Time};
 
-use crate::circuit::{Circuit, CircuitPacket, PacketDirection};
+use crate::circuit::{CircuitPacket, EmulatedCircuit, PacketDirection};
 use crate::messages::{GreetedConnection, read, say, write};
 use crate::transfer::SimulatedTransfer;
 use crate::{CLIENT, SERVER, SIMULATED_CONTROL, WORDS, connection_config};
@@ -33,7 +33,7 @@ pub(crate) struct ClientEnd {
     stream: Option<(OutgoingStream, DepartureSchedule)>,
     opening: Option<OpeningConnections>,
     transfer: Option<SimulatedTransfer>,
-    /// What the machine showed the user.
+    /// Lines that the machine showed the user.
     pub(crate) shown: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ impl ClientEnd {
     }
 
     /// Does what can be done now.
-    pub(crate) fn step(&mut self, now: Time, circuit: &mut Circuit) {
+    pub(crate) fn step(&mut self, now: Time, circuit: &mut EmulatedCircuit) {
         self.greet(now);
         let ClientPhase::Testing(test) = &mut self.phase else {
             return;
@@ -205,7 +205,7 @@ impl ClientEnd {
         self.phase = ClientPhase::Testing(Box::new(test));
     }
 
-    fn carry_out(&mut self, now: Time, circuit: &mut Circuit) {
+    fn carry_out(&mut self, now: Time, circuit: &mut EmulatedCircuit) {
         let ClientPhase::Testing(test) = &mut self.phase else {
             return;
         };
@@ -295,7 +295,7 @@ impl OpeningConnections {
     }
 }
 
-fn send(now: Time, circuit: &mut Circuit, bytes: Vec<u8>) {
+fn send(now: Time, circuit: &mut EmulatedCircuit, bytes: Vec<u8>) {
     let packet = CircuitPacket::Udp {
         from: address(CLIENT),
         bytes,

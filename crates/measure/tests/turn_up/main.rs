@@ -23,7 +23,7 @@ use tcp::ConnectionConfig;
 use testkit::{VirtualClock, earliest};
 use vocab::{Bitrate, ByteCount, Time};
 
-use crate::circuit::{Circuit, CircuitPacket, PacketDirection};
+use crate::circuit::{CircuitPacket, EmulatedCircuit, PacketDirection};
 use crate::client_end::ClientEnd;
 use crate::server_end::ServerEnd;
 
@@ -51,7 +51,7 @@ fn connection_config() -> ConnectionConfig {
 /// Two ends of a test and the circuit between them.
 struct VirtualTest {
     clock: VirtualClock,
-    circuit: Circuit,
+    circuit: EmulatedCircuit,
     client: ClientEnd,
     server: ServerEnd,
 }
@@ -61,7 +61,7 @@ impl VirtualTest {
         let seed = link.seed;
         Self {
             clock: VirtualClock::new(),
-            circuit: Circuit::new(Link::new(link), carried_max),
+            circuit: EmulatedCircuit::new(Link::new(link), carried_max),
             client: ClientEnd::new(profile, seed),
             server: ServerEnd::new(seed),
         }

@@ -13,7 +13,7 @@ use tcp::{ConnectionConfig, ConnectionNumber, TcpHost};
 use testkit::earliest;
 use vocab::{Bitrate, SeededRandom, Time};
 
-use crate::circuit::{Circuit, CircuitPacket, PacketDirection};
+use crate::circuit::{CircuitPacket, EmulatedCircuit, PacketDirection};
 use crate::messages::{GreetedConnection, read, say, write};
 use crate::transfer::SimulatedTransfer;
 use crate::{SERVER, SIMULATED_CONTROL, WORDS, connection_config};
@@ -56,7 +56,7 @@ impl ServerEnd {
     }
 
     /// Does what can be done now.
-    pub(crate) fn step(&mut self, now: Time, circuit: &mut Circuit) {
+    pub(crate) fn step(&mut self, now: Time, circuit: &mut EmulatedCircuit) {
         while let Some(connection) = self.host.accept() {
             let mut nonce = [0; 32];
             self.random.fill(&mut nonce);
@@ -149,7 +149,7 @@ impl ServerEnd {
         }
     }
 
-    fn carry_out(&mut self, now: Time, circuit: &mut Circuit) {
+    fn carry_out(&mut self, now: Time, circuit: &mut EmulatedCircuit) {
         let Some((conversation, control)) = &mut self.session else {
             return;
         };
@@ -212,7 +212,7 @@ fn limits() -> ServerLimits {
     }
 }
 
-fn send(now: Time, circuit: &mut Circuit, _to: SocketAddr, bytes: Vec<u8>) {
+fn send(now: Time, circuit: &mut EmulatedCircuit, _to: SocketAddr, bytes: Vec<u8>) {
     let packet = CircuitPacket::Udp {
         from: SERVER.parse().expect("the address is well formed"),
         bytes,

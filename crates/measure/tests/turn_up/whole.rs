@@ -36,7 +36,7 @@ fn asymmetric_circuit() -> FinishedTest {
     VirtualTest::new(link, [1_400, 1_500], profile).run()
 }
 
-/// Where no UDP gets through, the conversation goes on with TCP alone.
+/// A path that drops UDP is tested with TCP alone.
 #[test]
 fn firewall_without_udp_leaves_tcp_alone() {
     let link = LinkConfig::symmetric(line(20_000_000, Duration::from_millis(10), 50), 7);

@@ -46,7 +46,7 @@ pub struct ExperimentPlan {
     pub name: String,
     /// Purpose of its records.
     pub purpose: ExperimentPurpose,
-    /// What the packets go through.
+    /// Subjects of the runs: the cable, the device, or both.
     #[serde(default = "default_subjects")]
     pub subjects: Vec<MeasurementSubject>,
     /// Number of runs with the same settings.
@@ -178,7 +178,7 @@ pub struct RunPlan {
     pub experiment: String,
     /// Purpose of its experiment.
     pub purpose: ExperimentPurpose,
-    /// What the packets go through.
+    /// Subject of the run: the cable or the device.
     pub subject: MeasurementSubject,
     /// Number of the repetition, from 0.
     pub repetition: u32,

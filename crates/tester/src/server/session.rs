@@ -26,7 +26,7 @@ use super::{LOOK_EVERY, ServerEvent, ServerState};
 /// A window clamp that bounds nothing.
 const NO_CLAMP: u64 = i32::MAX as u64;
 
-/// What other threads did for a session.
+/// Event that another thread reports to a session.
 pub(super) enum SessionEvent {
     /// A connection of a run was greeted.
     Joined(JoiningConnection),

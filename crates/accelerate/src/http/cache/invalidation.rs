@@ -45,7 +45,7 @@ impl InvalidationTable {
         self.now
     }
 
-    /// What is stored under this key may have changed at the server.
+    /// Marks a key whose content may have changed at the server.
     pub(super) fn note(&mut self, key: &CacheKey) {
         self.now.0 += 1;
         self.slots[slot(key)] = self.now;

@@ -208,8 +208,8 @@ impl<H: Content> StoredResponse<H> {
         self.head_with(&self.head.bytes, &content, now, closes)
     }
 
-    /// What it says to the client whose request made this node ask whether it still holds: the cookies that the server
-    /// set in its 304 are for that client, and come last so that they replace stored ones.
+    /// Head for the client whose request made this node ask for a confirmation. The cookies that the server set in its
+    /// 304 are for that client, and come last so that they replace stored ones.
     pub(crate) fn confirmed_to_send(
         &self,
         update: &ResponseHead,

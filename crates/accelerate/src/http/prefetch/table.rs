@@ -46,7 +46,7 @@ pub(in crate::http) struct AheadTable {
 struct AheadResponse {
     number: u64,
     client: IpAddr,
-    /// Where it comes, or came.
+    /// Lane of the flow on which the response comes.
     lane: FlowLane,
     /// The request that fetched it.
     request: RequestHead,

@@ -7,7 +7,7 @@ const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
 const FRESH: &str = "Cache-Control: max-age=60\r\n";
 
-/// What the next client gets for `/`, and whether the server was asked for it.
+/// Requests `/` for another client; returns if the server was asked, and the response.
 fn next(site: &CachingSite) -> (bool, String) {
     let (is_asked, got) = site.get("", &ok("", "new"));
     (is_asked, got[got.len() - 3..].to_owned())

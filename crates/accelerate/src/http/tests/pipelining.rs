@@ -21,7 +21,7 @@ fn store(site: &CachingSite, path: &str, response: &str) {
     pair.say(WanEnd::Far, response.as_bytes());
 }
 
-/// What the client has got, without the fields that the cache adds.
+/// Bytes that the client has received, without the fields that the cache adds.
 fn contents(pair: &HttpHalfPair) -> Vec<String> {
     let text = String::from_utf8(pair.to_client.clone()).unwrap();
     let messages = text.split("HTTP/1.1 ").skip(1);
@@ -120,7 +120,7 @@ fn responses_behind_two_waits_keep_their_order() {
     assert_eq!(contents(&pair), ["200 /1", "200 /2", "200 /3", "200 four"]);
 }
 
-/// What waits behind an answer of the cache passes when the responses cannot be followed any further.
+/// Bytes that wait behind an answer of the cache pass when the node cannot follow the responses any more.
 #[test]
 fn unknown_bytes_behind_a_wait_pass_unchanged() {
     let mut site = storing(

@@ -344,12 +344,12 @@ struct TestPath<'a> {
     let_go: Option<ReasonCode>,
     closed: Option<ReasonCode>,
     note: Option<String>,
-    /// What the far half has written to the server's connection.
+    /// Bytes that the far half has written to the server's connection.
     to_server: Vec<u8>,
     segments: Vec<SegmentKind>,
     /// The far half hears nothing, as one of an earlier release.
     is_far_deaf: bool,
-    /// What the far half says stays on its way, in `on_its_way`.
+    /// True while the far half's segments are kept in `on_its_way`.
     is_far_slow: bool,
     on_its_way: Vec<AcceleratorOutput>,
     /// Further connections that the far half reads no more of.

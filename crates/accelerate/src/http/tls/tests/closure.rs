@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a client gets of a response, and whether the connection ends with a closure alert.
+/// Fetches a response; returns the client's bytes, and true if the connection ends with a closure alert.
 fn ended(answer: &'static str, more: &[u8], has_alert: bool) -> (Vec<u8>, bool) {
     let (ours, theirs) = (TestAuthority::new("ours"), TestAuthority::new("theirs"));
     let mut origin = TestOrigin::new(&theirs, NAME, NOW + 1_000_000);
