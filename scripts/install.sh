@@ -26,6 +26,7 @@ DEMO=(
     "tcpdump:tcpdump"         # captures
     "uidmap:newuidmap"        # many user ids in a user namespace, which smbd wants without root
     "mount:mount"
+    "openssl:openssl"         # certificates of HTTPS servers
 )
 TEST=(
     "tshark:tshark"           # recomputes the demo's table from its captures
@@ -38,7 +39,6 @@ TEST=(
     "smbnetfs:smbnetfs"       # clients of trunkline bench smb
     "python3-venv:ensurepip"
     "chromium:chromium"       # page loads; without it a client of our own loads pages in the demo
-    "openssl:openssl"         # certificates of trunkline bench http
 )
 # Clients of SMB that Debian has not: smbprotocol, and what it needs, by version.
 SMB_CLIENTS=(smbprotocol==1.17.0 pyspnego==0.12.4)

@@ -1,4 +1,4 @@
-//! Certificates of servers with TLS, by openssl, which every machine with nginx has.
+//! Certificates of servers with TLS, made by the program openssl.
 
 use std::fs;
 use std::path::{Path, PathBuf};
