@@ -153,13 +153,20 @@ pub(super) fn summary(pass: &CellPass) -> String {
 
 /// Cells that the words choose.
 pub(super) fn choose(all: &[PlannedCell], words: &[String]) -> Result<Vec<PlannedCell>> {
+    let example = || all.first().map(PlannedCell::name).unwrap_or_default();
+    for word in words {
+        ensure!(
+            all.iter().any(|cell| cell.is_chosen_by(word)),
+            "no cell has a name with `{word}` (case matters); a cell has a name such as {}",
+            example()
+        );
+    }
     let is_chosen =
         |cell: &&PlannedCell| words.is_empty() || words.iter().any(|word| cell.is_chosen_by(word));
     let chosen: Vec<PlannedCell> = all.iter().filter(is_chosen).cloned().collect();
     ensure!(
         !chosen.is_empty(),
-        "no cell has this name; a cell has a name such as {}",
-        all.first().map(PlannedCell::name).unwrap_or_default()
+        "the plan has no cell; add a link and a workload to it"
     );
     Ok(chosen)
 }

@@ -391,6 +391,21 @@ mod tests {
     }
 
     #[test]
+    fn word_without_a_cell_is_refused_and_named() {
+        let plan = CellPlan::parse(PLAN).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let options = SimulationOptions {
+            directory: directory.path().to_owned(),
+            sizes: CellSizes::of(&plan, false, false),
+            cells: vec!["CIFS".to_owned(), "htpp".to_owned()],
+            jobs: 1,
+            real: None,
+        };
+        let error = run_simulation(&plan, PLAN, &options, &SilentProgress).unwrap_err();
+        assert!(error.to_string().contains("`htpp`"), "{error:#}");
+    }
+
+    #[test]
     fn order_of_finished_series_does_not_matter() {
         let document = |is_reversed: bool| {
             let mut journal = sample_outcome(1, "none").journal;
