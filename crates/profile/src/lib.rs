@@ -17,6 +17,7 @@
 #![warn(clippy::iter_over_hash_type)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod calibration;
 mod fit;
 mod plan;
 mod record;
@@ -24,6 +25,7 @@ mod simulator;
 mod traffic;
 mod validate;
 
+pub use calibration::{CableCalibration, CableDelay};
 pub use fit::{
     DeviceFit, FitError, FitOptions, FittedParameter, ModelFamily, ParameterKind, fit_device,
 };
@@ -38,4 +40,7 @@ pub use traffic::{
     FlowEndpoints, OUTSTANDING_MAX, OutgoingPacket, PacketContent, PacketIntegrity, ReceivedPacket,
     TrafficMachine, emulated_endpoints,
 };
-pub use validate::{RunScore, TransferFigures, held_out_runs, score_run};
+pub use validate::{
+    FlowGoodputErrors, PacketPrediction, RunScore, TransferFigures, held_out_runs, predict_run,
+    score_predictions, score_run,
+};

@@ -52,15 +52,27 @@ pub(super) fn fit(
 ) -> Option<FittedLine> {
     let distances = serialisation_times(overloads, servers, options);
     let Some((intercept, slope, slope_error)) = straight_line(&distances) else {
-        let reason = if overloads.is_empty() {
-            "no experiment has purpose = \"overload\""
+        let (reason, remedy) = if overloads.is_empty() {
+            (
+                "no experiment has purpose = \"overload\"",
+                "add one with for_each_size of two sizes or more, and bursts to a single output",
+            )
         } else {
-            "the output is not the bottleneck of any size: the shared servers, or our own ports, \
-             are slower"
+            (
+                "the output is not the bottleneck of any size: the shared servers, or our own \
+                 ports, are slower",
+                "overload one output from more ports (from = [1, 2, 3], to = [0]), with larger \
+                 packets and a shorter gap",
+            )
         };
         for kind in [ParameterKind::OutputRate, ParameterKind::OutputOverhead] {
             let bounds = (0.0, f64::INFINITY);
-            parameters.push(FittedParameter::unidentified(kind, bounds, reason));
+            parameters.push(FittedParameter::unidentified(
+                kind,
+                bounds,
+                reason,
+                Some(remedy),
+            ));
         }
         return None;
     };
@@ -94,6 +106,7 @@ pub(super) fn fit(
             ParameterKind::OutputOverhead,
             (0.0, OVERHEAD_MAX),
             "the output is the bottleneck of a single size",
+            Some("overload the output with a second size: add one to for_each_size"),
         ));
     }
     Some(FittedLine {

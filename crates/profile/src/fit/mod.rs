@@ -222,6 +222,7 @@ fn input_queue(
                 ParameterKind::InputQueue,
                 (0.0, f64::INFINITY),
                 "the output queues explain the packets that were dropped in runs of input overload",
+                Some(queue::SPREAD_OUTPUTS),
             ));
             return None;
         }

@@ -63,6 +63,8 @@ pub struct FittedParameter {
     pub high: f64,
     /// Reason why the records do not determine it, for people.
     pub unidentified: Option<String>,
+    /// Change of the plan that would determine it, if a plan can.
+    pub remedy: Option<&'static str>,
 }
 
 impl FittedParameter {
@@ -73,16 +75,23 @@ impl FittedParameter {
             low,
             high,
             unidentified: None,
+            remedy: None,
         }
     }
 
-    pub(super) fn unidentified(kind: ParameterKind, (low, high): (f64, f64), reason: &str) -> Self {
+    pub(super) fn unidentified(
+        kind: ParameterKind,
+        (low, high): (f64, f64),
+        reason: &str,
+        remedy: Option<&'static str>,
+    ) -> Self {
         Self {
             kind,
             value: f64::NAN,
             low,
             high,
             unidentified: Some(reason.to_owned()),
+            remedy,
         }
     }
 }

@@ -26,6 +26,9 @@ const GAP_MAX: f64 = 0.05;
 
 /// Packets by which noise may move the content of a queue.
 const SLACK_PACKETS: u64 = 2;
+/// Remedy where outputs drop in runs of input overload.
+pub(super) const SPREAD_OUTPUTS: &str =
+    "spread the bursts of input overload over more outputs, so that none of them fills";
 /// Share of the drops that a full queue explains, where it explains the run.
 const EXPLAINED_SHARE: f64 = 0.9;
 
@@ -90,13 +93,22 @@ pub(super) fn fit_input(
         .filter(|limit| limit.too_many.is_some())
         .count();
     let most = limits.iter().map(|limit| limit.fits).max().unwrap_or(0);
-    let reason = if !is_sharp(&limits) {
-        "packets were dropped at different contents of the input queue, so the outputs dropped some \
-         of them; the interval is in packets"
+    let (reason, remedy) = if !is_sharp(&limits) {
+        (
+            "packets were dropped at different contents of the input queue, so the outputs dropped \
+             some of them; the interval is in packets",
+            SPREAD_OUTPUTS,
+        )
     } else if limits.is_empty() {
-        "no experiment with purpose = \"input-overload\" makes packets wait for a server"
+        (
+            "no experiment with purpose = \"input-overload\" makes packets wait for a server",
+            "add one with bursts on one input to all outputs, with gap = \"0s\"",
+        )
     } else if dropped_sizes == 0 {
-        "no packet was dropped in runs of input overload; the interval is in packets"
+        (
+            "no packet was dropped in runs of input overload; the interval is in packets",
+            "raise packets_per_burst of the input overload",
+        )
     } else {
         let best = best_unit(&limits, 0, ModelFamily::Full);
         if dropped_sizes > 1 && best.gap() <= GAP_MAX {
@@ -111,12 +123,16 @@ pub(super) fn fit_input(
             ));
             return Some(limit);
         }
-        "the limits of the sizes contradict each other; the interval is in packets"
+        (
+            "the limits of the sizes contradict each other; the interval is in packets",
+            "add sizes to for_each_size of the input overload",
+        )
     };
     parameters.push(FittedParameter::unidentified(
         ParameterKind::InputQueue,
         (most as f64, f64::INFINITY),
         reason,
+        Some(remedy),
     ));
     None
 }
@@ -139,16 +155,24 @@ pub(super) fn fit(
             .map(|limit| limit.fits * (u64::from(limit.size) + overhead))
             .max()
             .unwrap_or(0);
+        let (reason, remedy) = if is_sharp(&limits) {
+            (
+                "no packet was dropped at an output, so its queue was never full; the interval is in \
+                 bytes",
+                Some("raise packets_per_burst of the overload of each size, to one output"),
+            )
+        } else {
+            (
+                "packets were dropped while the queue held fewer than at other times: by active \
+                 queue management or by another queue; the interval is in bytes",
+                None,
+            )
+        };
         parameters.push(FittedParameter::unidentified(
             ParameterKind::OutputQueue,
             (most as f64, f64::INFINITY),
-            if is_sharp(&limits) {
-                "no packet was dropped at an output, so its queue was never full; the interval is in \
-                 bytes"
-            } else {
-                "packets were dropped while the queue held fewer than at other times: by active \
-                 queue management or by another queue; the interval is in bytes"
-            },
+            reason,
+            remedy,
         ));
         return None;
     }
@@ -159,6 +183,7 @@ pub(super) fn fit(
             (best.low as f64, best.high as f64),
             "packets of one size alone were dropped, so packets are not told from bytes; the \
              interval is in packets",
+            Some("raise packets_per_burst of the overload of a second size until packets are dropped"),
         ));
         return Some(with_limit(best));
     }
@@ -168,6 +193,7 @@ pub(super) fn fit(
             (best.high as f64, best.low as f64),
             "packets are dropped at contents that no limit in packets, bytes or slots explains: \
              active queue management, or a drop elsewhere",
+            None,
         ));
         return Some(with_limit(best));
     }

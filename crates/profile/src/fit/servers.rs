@@ -48,8 +48,11 @@ pub(super) fn fit<'a>(
         parameters.push(FittedParameter::unidentified(
             ParameterKind::ServerCount,
             (0.0, f64::INFINITY),
-            "no burst of two packets or more to different outputs: add an experiment with purpose \
-             = \"contention\"",
+            "no burst of two packets or more went to different outputs",
+            Some(
+                "add an experiment with purpose = \"contention\" whose bursts have a packet for each \
+                 output",
+            ),
         ));
         return None;
     }
@@ -68,6 +71,7 @@ pub(super) fn fit<'a>(
                 "{width} packets at one moment do not wait for each other: there are at least as \
                  many servers, or a service time below {seen:.0} ns"
             ),
+            Some("send longer bursts, to more outputs, with gap = \"0s\""),
         ));
         return None;
     }
