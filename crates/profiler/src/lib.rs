@@ -17,24 +17,41 @@ pub mod benchmark;
 mod cable;
 mod clock;
 mod figures;
+pub mod fit_report;
+mod fitting;
 mod measurement;
 mod neighbours;
+pub mod page;
 mod port;
 mod probe;
+mod published;
 mod records;
 pub mod report;
 mod run;
+mod validation;
+pub mod validation_report;
+mod virtual_device;
 
 pub use figures::{DelayFigures, DelaySamples};
+pub use fitting::CalibratedRuns;
 pub use measurement::{
     MeasurementCell, MeasurementResult, MeasurementSettings, RunResult, measure,
 };
 /// Plan of a measurement, read from TOML.
 pub use profile::MeasurementPlan;
+/// Family of models that a fit chooses from.
+pub use profile::ModelFamily;
 
 pub use port::PortLocation;
-pub use records::{RecordEnd, RecordSummary};
+pub use records::{
+    RUN_ROWS_MAX, RecordDirectory, RecordEnd, RecordError, RecordSummary, RunBlock,
+    write_virtual_records,
+};
 pub use run::{ArrivalCounts, IcmpCount, PortCounts, RunEnd, RunOutcome};
+pub use validation::{
+    ModelPrediction, ModelValidation, RunComparison, ValidatedModel, validate, validate_runs,
+};
+pub use virtual_device::{EmulatorSimulator, virtual_runs};
 
 /// Description of the stamps, for reports.
 pub const STAMPS: &str = "kernel: a frame is stamped where the kernel hands it to the driver, and where the kernel takes it from the driver; both by CLOCK_REALTIME of this host";

@@ -14,7 +14,9 @@ use anyhow::{Context, Result, anyhow};
 use host::kernel;
 use host::progress::ProgressReporter;
 use host::run::LabRun;
-use profile::{MeasurementPlan, MeasurementSubject, RunPlan, TrafficPattern, TrafficSummary};
+use profile::{
+    MeasurementPlan, MeasurementSubject, RunPlan, TrafficPattern, TrafficPlan, TrafficSummary,
+};
 use serde_json::json;
 
 use crate::cable::CablePair;
@@ -76,6 +78,8 @@ pub struct MeasurementCell {
     pub size: Option<u64>,
     /// Rate of the plan, if it is constant.
     pub planned_pps: Option<f64>,
+    /// A pattern is closed-loop TCP.
+    pub has_tcp: bool,
     /// Subject of the runs.
     pub subject: MeasurementSubject,
     /// Runs that count.
@@ -141,7 +145,11 @@ pub fn measure(
         .records
         .as_deref()
         .map(|directory| {
-            RecordWriter::create(directory, describe(plan, &runs), settings.records_max_bytes)
+            RecordWriter::create(
+                directory,
+                describe(plan, &runs, crate::STAMPS),
+                settings.records_max_bytes,
+            )
         })
         .transpose()?;
     let mut cable = None;
@@ -199,6 +207,9 @@ pub fn measure(
     }
     if let Some(mut records) = records {
         records.describe("measured_runs", json!(result.runs.len()));
+        let void = result.runs.iter().filter(|run| run.outcome.is_void());
+        let void: Vec<u32> = void.map(|run| run.outcome.plan.number).collect();
+        records.describe("void_runs", json!(void));
         result.records = Some(records.finish()?);
     }
     Ok(result)
@@ -214,6 +225,8 @@ impl MeasurementResult {
             .map(vocab::ByteCount::bytes)
             .or_else(|| one_size(run));
         let planned_pps = planned_rate(run);
+        let is_tcp = |one: &TrafficPlan| matches!(one.pattern, TrafficPattern::Tcp { .. });
+        let has_tcp = run.traffic.iter().any(is_tcp);
         let known = self.cells.iter_mut().find(|cell| {
             cell.experiment == run.experiment && cell.size == size && cell.subject == run.subject
         });
@@ -224,6 +237,7 @@ impl MeasurementResult {
                     experiment: run.experiment.clone(),
                     size,
                     planned_pps,
+                    has_tcp,
                     subject: run.subject,
                     valid_runs: 0,
                     void_runs: 0,
@@ -357,7 +371,12 @@ fn wait(pause: Duration) {
     }
 }
 
-fn describe(plan: &MeasurementPlan, runs: &[RunPlan]) -> serde_json::Value {
+/// Description of a measurement beside its records.
+pub(crate) fn describe(
+    plan: &MeasurementPlan,
+    runs: &[RunPlan],
+    stamps: &str,
+) -> serde_json::Value {
     let runs: Vec<_> = runs
         .iter()
         .map(|run| {
@@ -371,7 +390,7 @@ fn describe(plan: &MeasurementPlan, runs: &[RunPlan]) -> serde_json::Value {
             })
         })
         .collect();
-    json!({"plan": plan, "runs": runs, "stamps": crate::STAMPS})
+    json!({"plan": plan, "runs": runs, "stamps": stamps})
 }
 
 /// Observer that reports progress and the user's wish to stop.

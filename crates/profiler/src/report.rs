@@ -6,6 +6,7 @@ use profile::MeasurementSubject;
 use serde_json::{Value, json};
 
 use crate::measurement::{MeasurementCell, MeasurementResult, RunResult};
+use crate::published;
 use crate::run::RunEnd;
 
 /// Renders the tables: delays in microseconds by size and rate, for cable and device.
@@ -49,6 +50,7 @@ pub fn text(result: &MeasurementResult) -> String {
             );
         }
     }
+    published::write_text(&mut out, result);
     for line in findings(result) {
         let _ = writeln!(out, "\n{line}");
     }
@@ -89,6 +91,7 @@ pub fn document(result: &MeasurementResult) -> Value {
         "failure": result.failure,
         "findings": findings(result),
         "records": result.records,
+        "published": published::document(result),
         "cells": result.cells.iter().map(|cell| cell_document(result, cell)).collect::<Vec<_>>(),
         "runs": result.runs.iter().map(run_document).collect::<Vec<_>>(),
     })

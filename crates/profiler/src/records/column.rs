@@ -33,6 +33,16 @@ impl ColumnType {
             ColumnType::I64 => "<i8",
         }
     }
+
+    /// Bytes of a value.
+    pub(super) const fn width(self) -> u64 {
+        match self {
+            ColumnType::U8 => 1,
+            ColumnType::U16 => 2,
+            ColumnType::U32 => 4,
+            ColumnType::I64 => 8,
+        }
+    }
 }
 
 /// File of a column.

@@ -10,24 +10,35 @@
 //! loss.
 
 mod column;
+mod column_head;
+mod reader;
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, SyncSender};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use profile::PacketRecord;
+use profile::{MeasuredRun, MeasurementPlan, PacketRecord};
 use serde_json::Value;
 use vocab::Time;
 
+use crate::measurement;
 use column::{ColumnFile, ColumnType};
+
+pub use reader::{RUN_ROWS_MAX, RecordDirectory, RecordError, RunBlock};
 
 /// Rows that go to the writer together.
 const BATCH_ROWS: usize = 8_192;
 /// Batches that wait for the disk: 2 s at 500,000 rows per second.
 const BATCHES_WAITING: usize = 128;
+
+/// Description of the stamps of measurements in virtual time.
+const VIRTUAL_STAMPS: &str = "virtual time: an emulated device, and ports without delay or noise";
+/// Time at which virtual measurements begin.
+const VIRTUAL_START: Duration = Duration::from_secs(1);
 
 /// Version of the format.
 pub(crate) const FORMAT: &str = "trunkline profile records, version 1";
@@ -224,6 +235,38 @@ impl Drop for RecordWriter {
     }
 }
 
+/// Writes the runs of a measurement in virtual time to the new directory `path`; the files take at most
+/// `limit_bytes`.
+///
+/// # Errors
+/// When the directory is not empty or cannot be written.
+pub fn write_virtual_records(
+    path: &Path,
+    plan: &MeasurementPlan,
+    limit_bytes: u64,
+    runs: impl IntoIterator<Item = MeasuredRun>,
+) -> Result<RecordSummary> {
+    let about = measurement::describe(plan, &plan.runs(), VIRTUAL_STAMPS);
+    let mut writer = RecordWriter::create(path, about, limit_bytes)?;
+    let mut measured = 0_u32;
+    for run in runs {
+        for packet in &run.records {
+            writer.add(RecordRow {
+                run: run.plan.number,
+                packet: PacketRecord {
+                    // Zero stands for no arrival, so that no run begins at zero.
+                    sent: packet.sent + VIRTUAL_START,
+                    received: packet.received.map(|received| received + VIRTUAL_START),
+                    ..*packet
+                },
+            });
+        }
+        measured += 1;
+    }
+    writer.describe("measured_runs", measured.into());
+    writer.finish()
+}
+
 /// Replaces the description at once, so that no reader sees half of it.
 fn write_about(directory: &Path, about: &Value) -> io::Result<()> {
     let fresh = directory.join("about.json.new");
@@ -298,5 +341,7 @@ fn write_batch(columns: &mut [ColumnFile], batch: &[RecordRow], rows: u64) -> io
         .try_for_each(|column| column.set_rows(rows))
 }
 
+#[cfg(test)]
+mod reader_tests;
 #[cfg(test)]
 mod tests;
