@@ -2,18 +2,23 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use host::invalid_request::InvalidRequest;
 use host::run::LabRun;
 use host::{kernel, rootless};
-use profiler::{MeasurementPlan, MeasurementSettings, PortLocation, measure, report};
-use vocab::ByteCount;
+use profiler::{
+    CalibratedRuns, MeasurementPlan, MeasurementSettings, ModelFamily, PortLocation,
+    RecordDirectory, RecordEnd, fit_report, measure, page, report, validate, validation_report,
+    virtual_runs, write_virtual_records,
+};
+use vocab::{ByteCount, DeviceModel};
 
 use crate::environment::environment;
 use crate::output::StandardOutput;
+use crate::page_file::PageFile;
 use crate::progress::progress;
 
 /// Measures a router, a switch or another network device as a black box, from this one host.
@@ -27,6 +32,49 @@ pub(crate) struct ProfileArguments {
 enum ProfileAction {
     /// Runs a measurement plan, and prints delays and losses of cable and device.
     Run(ProfileRun),
+    /// Fits a device model to the records of a measurement.
+    Fit(ProfileFit),
+    /// Compares a device model with the held-out traffic of a measurement.
+    Validate(ProfileValidate),
+}
+
+/// Fits a device model to the records of a measurement, and prints each parameter with its interval.
+///
+/// The plan of the measurement needs experiments with the purposes transit, contention, input-overload
+/// and overload, as plans/full.toml has them. Where the records do not determine a parameter, the
+/// command says why, and what a plan needs for it.
+#[derive(Debug, Args)]
+struct ProfileFit {
+    /// Names the directory that profile run --records wrote.
+    records: PathBuf,
+    /// Writes the model to this file, for emulate run --device and profile validate.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Sets the device's name in the model; the plan's name if it is left out.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Prints one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Puts the held-out traffic of a measurement through a device model, and compares delays, loss and
+/// goodput with those of the device.
+///
+/// Two other models are fitted to the same records and compared as well: a single FIFO output queue,
+/// and minimum transit with a fluid queue (Hohn et al.).
+#[derive(Debug, Args)]
+struct ProfileValidate {
+    /// Names the device model, a TOML file that profile fit wrote.
+    model: PathBuf,
+    /// Names the directory that profile run --records wrote.
+    records: PathBuf,
+    /// Writes a report with plots to this file.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Prints one JSON object.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Sends the traffic of a plan through a device and receives it again, and accounts for every packet.
@@ -48,6 +96,14 @@ struct ProfileRun {
     /// Writes one record for each packet to this new directory, as one NumPy file for each column.
     #[arg(long, value_name = "DIR")]
     records: Option<PathBuf>,
+    /// Measures an emulated device of this model in virtual time, without ports and without waiting.
+    #[arg(
+        long = "virtual",
+        value_name = "MODEL",
+        conflicts_with = "ports",
+        requires = "records"
+    )]
+    virtual_device: Option<PathBuf>,
     /// Limits the records; later ones are left out and counted.
     #[arg(long, value_name = "BYTES", default_value = "8GB")]
     records_max: ByteCount,
@@ -70,7 +126,48 @@ impl ProfileArguments {
     pub(crate) fn run(self) -> Result<()> {
         match self.action {
             ProfileAction::Run(run) => run.run(),
+            ProfileAction::Fit(fit) => fit.run(),
+            ProfileAction::Validate(validate) => validate.run(),
         }
+    }
+}
+
+impl ProfileFit {
+    fn run(self) -> Result<()> {
+        let records = RecordDirectory::open(&self.records)?;
+        let file = self.output.as_deref().map(PageFile::open).transpose()?;
+        let runs = CalibratedRuns::read(&records)?;
+        let name = self.name.as_deref().unwrap_or(&records.plan.name);
+        let fit = runs.fit(name, ModelFamily::Full)?;
+        if let Some(file) = file {
+            file.write(&fit_report::model_file(&fit.model)?)?;
+        }
+        let mut out = StandardOutput::new();
+        if self.json {
+            writeln!(out, "{}", fit_report::document(&runs, &fit))?;
+        } else {
+            write!(out, "{}", fit_report::text(&runs, &fit))?;
+        }
+        Ok(())
+    }
+}
+
+impl ProfileValidate {
+    fn run(self) -> Result<()> {
+        let model = read_model(&self.model)?;
+        let records = RecordDirectory::open(&self.records)?;
+        let page = self.html.as_deref().map(PageFile::open).transpose()?;
+        let validation = validate(&records, &model)?;
+        if let Some(page) = page {
+            page.write(&page::html(&validation)?)?;
+        }
+        let mut out = StandardOutput::new();
+        if self.json {
+            writeln!(out, "{}", validation_report::document(&validation))?;
+        } else {
+            write!(out, "{}", validation_report::text(&validation))?;
+        }
+        Ok(())
     }
 }
 
@@ -78,6 +175,9 @@ impl ProfileRun {
     fn run(self) -> Result<()> {
         kernel::catch_interruptions();
         let settings = self.settings().map_err(InvalidRequest::because)?;
+        if let (Some(model), Some(records)) = (&self.virtual_device, &self.records) {
+            return self.run_virtually(&settings.plan, &read_model(model)?, records);
+        }
         let environment = environment()?;
         if self.ports.is_empty() {
             rootless::obtain(&environment)?;
@@ -105,6 +205,41 @@ impl ProfileRun {
                 "{count} of {} runs are void; the report says why",
                 result.runs.len()
             ),
+        }
+    }
+
+    fn run_virtually(
+        &self,
+        plan: &MeasurementPlan,
+        model: &DeviceModel,
+        records: &Path,
+    ) -> Result<()> {
+        if model.ports < plan.ports {
+            bail!(
+                "the plan uses {} ports, and the model has {}",
+                plan.ports,
+                model.ports
+            );
+        }
+        let runs = virtual_runs(plan, model).take_while(|_| !kernel::interrupted());
+        let summary = write_virtual_records(records, plan, self.records_max.bytes(), runs)?;
+        let mut out = StandardOutput::new();
+        if self.json {
+            writeln!(out, "{}", serde_json::json!({"records": summary}))?;
+        } else {
+            writeln!(
+                out,
+                "{} records of {} in virtual time, in {}",
+                summary.rows,
+                model.name,
+                records.display()
+            )?;
+        }
+        match summary.end {
+            RecordEnd::Complete => Ok(()),
+            RecordEnd::LimitReached | RecordEnd::Failed(_) => {
+                bail!("{} records are missing", summary.missing_rows)
+            }
         }
     }
 
@@ -137,4 +272,12 @@ impl ProfileRun {
             records_max_bytes: self.records_max.bytes(),
         })
     }
+}
+
+fn read_model(path: &Path) -> Result<DeviceModel> {
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("cannot read the model {}", path.display()))?;
+    fit_report::model_from_file(&text)
+        .with_context(|| path.display().to_string())
+        .map_err(InvalidRequest::because)
 }
