@@ -1,10 +1,16 @@
-//! For tests: the NTLM messages of a client with a password to a server.
+//! For tests: the NTLM messages of a client with a password to a server, and the tokens of one with
+//! a ticket.
+
+use std::sync::Arc;
 
 use hmac::{Hmac, KeyInit, Mac};
 use md5::Md5;
 use rc4::{Rc4, StreamCipher};
 
+use super::Keytab;
 use super::accounts::{NtHash, upper};
+use super::kerberos::testing::{CLIENT_NAME, KerberosExchange};
+use super::kerberos::{EncryptionType, MessageSecret, accept, read_tokens, token_samples};
 
 /// Bytes from hexadecimal digits; white space between them counts as nothing.
 #[cfg(test)]
@@ -91,4 +97,55 @@ pub fn log_in(
     let response = [&proof[..], &temp].concat();
     let message = authenticate(domain, user, &response, encrypted);
     (message, exchanged.unwrap_or(base))
+}
+
+/// Reads any bytes as per-message tokens of Kerberos, and texts behind them.
+///
+/// # Panics
+/// When a token is valid twice, or a refused text is altered.
+pub fn message_tokens(bytes: &[u8]) {
+    read_tokens(bytes);
+}
+
+/// Good inputs for [`message_tokens`], with their names.
+#[must_use]
+pub fn sample_message_tokens() -> Vec<(&'static str, Vec<u8>)> {
+    token_samples()
+}
+
+/// The tokens of a client with a ticket and of its server.
+pub struct KerberosTokens {
+    /// The keys of the service.
+    pub keytab: Arc<Keytab>,
+    /// The client's first token.
+    pub request: Vec<u8>,
+    /// The server's answer.
+    pub reply: Vec<u8>,
+    /// The key of their messages; `None` with RC4.
+    pub secret: Option<MessageSecret>,
+    /// The client's name.
+    pub client: String,
+}
+
+impl KerberosTokens {
+    /// With keys of this encryption.
+    ///
+    /// # Panics
+    /// When the tokens are not read as they were written.
+    #[must_use]
+    pub fn new(encryption: EncryptionType) -> Self {
+        let exchange = KerberosExchange::with(encryption);
+        let (keytab, request, reply) = (exchange.keytab(), exchange.token(), exchange.answer());
+        let accepted = accept(&request, Some(&keytab)).expect("it is Kerberos");
+        let accepted = accepted.expect("the keytab has the key");
+        let answer = accepted.reply_of_server(&reply);
+        let mut secrets = accepted.message_secrets(answer.as_ref()).into_iter();
+        Self {
+            secret: secrets.next(),
+            client: CLIENT_NAME.to_owned(),
+            keytab: Arc::new(keytab),
+            request,
+            reply,
+        }
+    }
 }

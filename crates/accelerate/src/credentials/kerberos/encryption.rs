@@ -6,8 +6,8 @@
 //!  RFC 8009: C = AES-CTS(Ke, confounder ‖ text);  C ‖ HMAC(Ki, 0^16 ‖ C)
 //!  RFC 4757: checksum ‖ RC4(HMAC(K1, checksum), confounder ‖ text),  K1 = HMAC(key, usage)
 //! ```
-//! DES and DES3 are not supported: RFC 6649 and RFC 8429 took them out of use. Only tests encrypt.
-//! Decrypted bytes and keys are overwritten when they are dropped.
+//! DES and DES3 are not supported: RFC 6649 and RFC 8429 took them out of use. Only tests encrypt
+//! whole messages; `message_tokens.rs` encrypts with the keys that are derived here. Decrypted bytes and keys are overwritten when they are dropped.
 
 use std::fmt;
 
@@ -26,15 +26,17 @@ use zeroize::Zeroizing;
 use super::n_fold::n_fold;
 
 /// Bytes of chance before every text that AES encrypts (RFC 3962 §6, RFC 8009 §5) ...
-const CONFOUNDER: usize = 16;
+pub(super) const CONFOUNDER: usize = 16;
 /// ... and that RC4 does (RFC 4757 §5).
 const CONFOUNDER_RC4: usize = 8;
 /// Bytes of an HMAC-MD5.
 const CHECKSUM_RC4: usize = 16;
 /// The byte after the usage number for the key that encrypts, and for the key that authenticates
 /// (RFC 3961 §5.3).
-const ENCRYPTS: u8 = 0xaa;
-const AUTHENTICATES: u8 = 0x55;
+pub(super) const ENCRYPTS: u8 = 0xaa;
+pub(super) const AUTHENTICATES: u8 = 0x55;
+/// The same byte for the key of a checksum over data that is not encrypted (RFC 3961 §5.3).
+pub(super) const CHECKS: u8 = 0x99;
 
 /// The encryption type (Kerberos Encryption Type Numbers, IANA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,12 +99,61 @@ impl EncryptionType {
     }
 
     /// The length of the authentication tag in bytes.
-    fn tag_length(self) -> usize {
+    pub(super) fn tag_length(self) -> usize {
         match self {
             Self::Aes128Sha1 | Self::Aes256Sha1 => 12,
             Self::Aes128Sha2 | Self::Rc4 => 16,
             Self::Aes256Sha2 => 24,
         }
+    }
+
+    /// True if the tag authenticates the ciphertext and not the text (RFC 8009 §5).
+    pub(super) fn authenticates_ciphertext(self) -> bool {
+        matches!(self, Self::Aes128Sha2 | Self::Aes256Sha2)
+    }
+
+    /// Decrypts a block or more in place, with a derived key of AES.
+    ///
+    /// # Panics
+    /// When the text is shorter than a block.
+    pub(super) fn decrypt(self, key: &[u8], text: &mut [u8]) {
+        match key.len() {
+            16 => unsteal::<Aes128>(key, text),
+            _ => unsteal::<Aes256>(key, text),
+        }
+        .expect("the text fills a block");
+    }
+
+    /// Encrypts a block or more in place, with a derived key of AES.
+    ///
+    /// # Panics
+    /// When the text is shorter than a block.
+    pub(super) fn encrypt(self, key: &[u8], text: &mut [u8]) {
+        match key.len() {
+            16 => steal::<Aes128>(key, text),
+            _ => steal::<Aes256>(key, text),
+        }
+        .expect("the text fills a block");
+    }
+
+    /// The tag over these parts, with a derived key.
+    pub(super) fn tag(self, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
+        let mut tag = match self {
+            Self::Aes128Sha1 | Self::Aes256Sha1 => {
+                mac::<Hmac<Sha1>>(key, parts).finalize().as_bytes().to_vec()
+            }
+            Self::Aes128Sha2 => mac::<Hmac<Sha256>>(key, parts)
+                .finalize()
+                .as_bytes()
+                .to_vec(),
+            Self::Aes256Sha2 => mac::<Hmac<Sha384>>(key, parts)
+                .finalize()
+                .as_bytes()
+                .to_vec(),
+            Self::Rc4 => mac::<Hmac<Md5>>(key, parts).finalize().as_bytes().to_vec(),
+        };
+        tag.truncate(self.tag_length());
+        tag
     }
 }
 
@@ -139,6 +190,21 @@ impl KerberosKey {
         &self.bytes
     }
 
+    /// Derives the key of AES for one use and purpose; `None` of RC4, which has other rules.
+    pub(super) fn derive(&self, usage: u32, purpose: u8) -> Option<Zeroizing<Vec<u8>>> {
+        let length = match purpose {
+            ENCRYPTS => self.bytes.len(),
+            _ => self.encryption.tag_length(),
+        };
+        Some(match self.encryption {
+            EncryptionType::Aes128Sha1 => self.derive_sha1::<Aes128>(usage, purpose),
+            EncryptionType::Aes256Sha1 => self.derive_sha1::<Aes256>(usage, purpose),
+            EncryptionType::Aes128Sha2 => self.derive_sha2::<Hmac<Sha256>>(usage, purpose, length),
+            EncryptionType::Aes256Sha2 => self.derive_sha2::<Hmac<Sha384>>(usage, purpose, length),
+            EncryptionType::Rc4 => return None,
+        })
+    }
+
     /// Decrypts bytes that were encrypted with this key for this use; `None` for all other bytes.
     pub fn open(&self, usage: u32, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let opened = match self.encryption {
@@ -159,7 +225,8 @@ impl KerberosKey {
     ) -> Option<Zeroizing<Vec<u8>>> {
         let at = sealed.len().checked_sub(self.encryption.tag_length())?;
         let (ciphertext, tag) = sealed.split_at(at);
-        let text = unsteal::<C>(&self.derive_sha1::<C>(usage, ENCRYPTS), ciphertext)?;
+        let mut text = Zeroizing::new(ciphertext.to_vec());
+        unsteal::<C>(&self.derive_sha1::<C>(usage, ENCRYPTS), &mut text)?;
         let authenticates = self.derive_sha1::<C>(usage, AUTHENTICATES);
         let mac = mac::<Hmac<Sha1>>(&authenticates, &[&text]);
         mac.verify_truncated_left(tag).ok()?;
@@ -191,7 +258,9 @@ impl KerberosKey {
         let mac = mac::<M>(&authenticates, &[&[0; 16], ciphertext]);
         mac.verify_truncated_left(tag).ok()?;
         let encrypts = self.derive_sha2::<M>(usage, ENCRYPTS, self.bytes.len());
-        without(unsteal::<C>(&encrypts, ciphertext)?, CONFOUNDER)
+        let mut text = Zeroizing::new(ciphertext.to_vec());
+        unsteal::<C>(&encrypts, &mut text)?;
+        without(text, CONFOUNDER)
     }
 
     /// RFC 8009 §3: KDF-HMAC-SHA2; one block is always enough.
@@ -250,12 +319,18 @@ fn mac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> M {
 
 /// AES in CBC with ciphertext stealing, the last two blocks always swapped, and no initial vector (RFC 3962
 /// §5, RFC 8009 §4).
-fn unsteal<C: AesBlockCipher>(key: &[u8], ciphertext: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+/// `None` if the bytes do not fill a block.
+fn unsteal<C: AesBlockCipher>(key: &[u8], text: &mut [u8]) -> Option<()> {
     let cipher = C::new_from_slice(key).expect("a derived key has its cipher's length");
-    let mut text = Zeroizing::new(ciphertext.to_vec());
     let mode = CbcCs3::inner_iv_init(cipher, &Default::default());
-    mode.decrypt(&mut text).ok()?;
-    Some(text)
+    mode.decrypt(text).ok()
+}
+
+/// The reverse of [`unsteal`].
+fn steal<C: AesBlockCipher>(key: &[u8], text: &mut [u8]) -> Option<()> {
+    let cipher = C::new_from_slice(key).expect("a derived key has its cipher's length");
+    let mode = CbcCs3::inner_iv_init(cipher, &Default::default());
+    cts::Encrypt::encrypt(mode, text).ok()
 }
 
 /// The text behind its confounder.
@@ -307,30 +382,22 @@ impl KerberosKey {
 
     fn seal_sha1<C: AesBlockCipher>(&self, usage: u32, text: &[u8]) -> Vec<u8> {
         let text = [&[0; CONFOUNDER], text].concat();
-        let sealed = steal::<C>(&self.derive_sha1::<C>(usage, ENCRYPTS), &text);
+        let mut sealed = text.clone();
+        steal::<C>(&self.derive_sha1::<C>(usage, ENCRYPTS), &mut sealed).expect("a block");
         let authenticates = self.derive_sha1::<C>(usage, AUTHENTICATES);
         let tag = mac::<Hmac<Sha1>>(&authenticates, &[&text]).finalize();
         [&sealed, &tag.as_bytes()[..self.encryption.tag_length()]].concat()
     }
 
     fn seal_sha2<C: AesBlockCipher, M: Mac + KeyInit>(&self, usage: u32, text: &[u8]) -> Vec<u8> {
-        let text = [&[0; CONFOUNDER], text].concat();
+        let mut sealed = [&[0; CONFOUNDER], text].concat();
         let length = self.encryption.tag_length();
         let encrypts = self.derive_sha2::<M>(usage, ENCRYPTS, self.bytes.len());
-        let sealed = steal::<C>(&encrypts, &text);
+        steal::<C>(&encrypts, &mut sealed).expect("a block");
         let authenticates = self.derive_sha2::<M>(usage, AUTHENTICATES, length);
         let tag = mac::<M>(&authenticates, &[&[0; 16], &sealed]).finalize();
         [&sealed, &tag.as_bytes()[..length]].concat()
     }
-}
-
-#[cfg(any(test, feature = "testing"))]
-fn steal<C: AesBlockCipher>(key: &[u8], text: &[u8]) -> Vec<u8> {
-    let cipher = C::new_from_slice(key).expect("a derived key has its cipher's length");
-    let mut sealed = text.to_vec();
-    let mode = CbcCs3::inner_iv_init(cipher, &Default::default());
-    cts::Encrypt::encrypt(mode, &mut sealed).expect("a confounder fills a block");
-    sealed
 }
 
 #[cfg(test)]

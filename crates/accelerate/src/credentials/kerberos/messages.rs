@@ -23,6 +23,12 @@ fn subkey<'a>(fields: &SequenceFields<'a>, number: usize) -> Option<Option<Encry
     }
 }
 
+/// A sequence number that may be left out. Numbers of 2^31 and more may be written as negative ones
+/// (RFC 4120 §5.5.1, seq-number).
+fn sequence(fields: &SequenceFields<'_>, number: usize) -> Option<u32> {
+    fields.integer(number).map(|sequence| sequence as u32)
+}
+
 /// Something encrypted (RFC 4120 §5.2.9, EncryptedData).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EncryptedData<'a> {
@@ -132,6 +138,8 @@ impl<'a> EncTicketPart<'a> {
 /// The proof that the client has the session key (RFC 4120 §5.5.1).
 pub(crate) struct KerberosAuthenticator<'a> {
     pub(crate) subkey: Option<EncryptionKey<'a>>,
+    /// The number of the client's first message.
+    pub(crate) sequence: Option<u32>,
 }
 
 impl<'a> KerberosAuthenticator<'a> {
@@ -139,6 +147,7 @@ impl<'a> KerberosAuthenticator<'a> {
         let fields = SequenceFields::of(inside(bytes, application(2))?)?;
         Some(Self {
             subkey: subkey(&fields, 6)?,
+            sequence: sequence(&fields, 7),
         })
     }
 }
@@ -146,6 +155,8 @@ impl<'a> KerberosAuthenticator<'a> {
 /// The same proof of the server (RFC 4120 §5.5.2).
 pub(crate) struct EncApRepPart<'a> {
     pub(crate) subkey: Option<EncryptionKey<'a>>,
+    /// The number of the server's first message.
+    pub(crate) sequence: Option<u32>,
 }
 
 impl<'a> EncApRepPart<'a> {
@@ -153,6 +164,7 @@ impl<'a> EncApRepPart<'a> {
         let fields = SequenceFields::of(inside(bytes, application(27))?)?;
         Some(Self {
             subkey: subkey(&fields, 2)?,
+            sequence: sequence(&fields, 3),
         })
     }
 }

@@ -11,12 +11,16 @@
 //! choice is not made here: all are candidates, and the server's signature shows which one a
 //! session uses.
 //!
+//! Protocols that wrap their messages in tokens of the GSS-API, as DCE/RPC does, use
+//! [`TokenProtector`] with one of these keys (`message_tokens.rs`).
+//!
 //! Messages are read as they pass, and only keys and names are kept. PACs, checksums, lifetimes and
 //! flags are not read; the server judges them.
 
 mod asn1;
 mod encryption;
 mod keytab;
+mod message_tokens;
 mod messages;
 mod n_fold;
 mod spnego;
@@ -25,6 +29,9 @@ pub(crate) mod testing;
 
 pub use encryption::{EncryptionType, KerberosKey};
 pub use keytab::{Keytab, KeytabError};
+pub use message_tokens::{MessageSecret, TokenProtector, TokenSender};
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use message_tokens::{read_any as read_tokens, samples as token_samples};
 use messages::{ApRep, ApReq, EncApRepPart, EncTicketPart, KerberosAuthenticator};
 use spnego::SpnegoToken;
 
@@ -61,7 +68,39 @@ pub struct AcceptedClient {
     /// `anna@CORP.EXAMPLE`.
     pub client: String,
     session: KerberosKey,
-    subkey: Option<SessionKey>,
+    subkey: Option<ChosenSubkey>,
+    /// The number of the client's first message.
+    sequence: u32,
+}
+
+/// A key that one of the two hosts has chosen.
+#[derive(Clone)]
+struct ChosenSubkey {
+    encryption: i64,
+    key: SessionKey,
+}
+
+impl ChosenSubkey {
+    fn new((encryption, bytes): (i64, &[u8])) -> Self {
+        Self {
+            encryption,
+            key: SessionKey::new(bytes),
+        }
+    }
+}
+
+/// The server's answer to a ticket.
+#[derive(Clone)]
+pub struct AcceptorReply {
+    subkey: Option<ChosenSubkey>,
+    /// The number of the server's first message.
+    sequence: u32,
+}
+
+impl std::fmt::Debug for AcceptorReply {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("AcceptorReply(not shown)")
+    }
 }
 
 impl std::fmt::Debug for AcceptedClient {
@@ -112,7 +151,8 @@ fn accepted(message: &[u8], keytab: Option<&Keytab>) -> Result<AcceptedClient, A
         .ok_or_else(broken)?;
     let authenticator = KerberosAuthenticator::parse(&opened).ok_or_else(broken)?;
     Ok(AcceptedClient {
-        subkey: authenticator.subkey.map(|key| SessionKey::new(key.1)),
+        subkey: authenticator.subkey.map(ChosenSubkey::new),
+        sequence: authenticator.sequence.unwrap_or_default(),
         client,
         session,
     })
@@ -121,21 +161,48 @@ fn accepted(message: &[u8], keytab: Option<&Keytab>) -> Result<AcceptedClient, A
 impl AcceptedClient {
     /// The server's subkey, if its token holds an AP-REP with one.
     pub fn subkey_of_server(&self, token: &[u8]) -> Option<SessionKey> {
+        Some(self.reply_of_server(token)?.subkey?.key)
+    }
+
+    /// The server's answer, if its token holds an AP-REP.
+    pub fn reply_of_server(&self, token: &[u8]) -> Option<AcceptorReply> {
         let SpnegoToken::ApRep(message) = spnego::find(token)? else {
             return None;
         };
         let part = ApRep::parse(message)?.part;
         let opened = self.session.open(usage::AP_REP, part.bytes)?;
-        let subkey = EncApRepPart::parse(&opened)?.subkey?;
-        Some(SessionKey::new(subkey.1))
+        let part = EncApRepPart::parse(&opened)?;
+        Some(AcceptorReply {
+            subkey: part.subkey.map(ChosenSubkey::new),
+            sequence: part.sequence.unwrap_or_default(),
+        })
     }
 
     /// The keys that the session may have, the likeliest first.
     pub fn candidates(&self, of_server: Option<&SessionKey>) -> Vec<SessionKey> {
         let session = SessionKey::new(self.session.bytes());
-        let subkeys = [of_server, self.subkey.as_ref()];
+        let subkeys = [of_server, self.subkey.as_ref().map(|subkey| &subkey.key)];
         let subkeys = subkeys.into_iter().flatten().cloned();
         subkeys.chain([session]).collect()
+    }
+
+    /// The secrets that per-message tokens of the session may have, the likeliest first. There are
+    /// none where the hosts use RC4, whose tokens are not read here.
+    pub fn message_secrets(&self, reply: Option<&AcceptorReply>) -> Vec<MessageSecret> {
+        let of_server = reply.and_then(|reply| reply.subkey.as_ref());
+        let subkeys = [(of_server, true), (self.subkey.as_ref(), false)];
+        let subkeys = subkeys.into_iter().filter_map(|(subkey, is_of_acceptor)| {
+            let subkey = subkey?;
+            let key = KerberosKey::of(subkey.encryption, subkey.key.full())?;
+            Some((key, is_of_acceptor))
+        });
+        let keys = subkeys.chain([(self.session.clone(), false)]);
+        // Without an AP-REP both hosts count from the client's number, as MIT Kerberos does.
+        let of_acceptor = reply.map_or(self.sequence, |reply| reply.sequence);
+        keys.filter_map(|(key, is_of_acceptor)| {
+            MessageSecret::new(key, is_of_acceptor, [self.sequence, of_acceptor])
+        })
+        .collect()
     }
 }
 
