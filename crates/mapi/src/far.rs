@@ -29,9 +29,9 @@ use crate::rpc::association::RpcAssociation;
 use crate::rpc::calls::{CallGatherer, GatheredFragment};
 use crate::rpc::cutter::PduCutter;
 use crate::rpc::fragments::{CallFrame, unprotected};
-use crate::rpc::ntlm::{MessageOrigin, NtlmProtector};
 use crate::rpc::pdu::{CALL_HEADER, PduError, PduHeader, PduKind, pfc};
-use crate::rpc::security::{self, OpenedPdu, SecuritySetUp, SessionSecret};
+use crate::rpc::protector::{MessageOrigin, PduProtector, SessionSecret};
+use crate::rpc::security::{OpenedPdu, SecuritySetUp};
 use crate::rpc::splitter::{PduSplitter, RawPdu, SecurityTrailer};
 
 /// The far half (see the head of this file).
@@ -203,7 +203,7 @@ impl MapiFarHalf {
         match &mut self.session {
             Some(session) if session.server.protects(Some(trailer)) => {
                 // It was on its way when the near half got the keys.
-                match security::open(&mut session.from_near, pdu) {
+                match session.from_near.open(pdu) {
                     Some(opened) => self.client_opened(&opened),
                     None => self.stop(ReasonCode::FORGED),
                 }
@@ -222,7 +222,7 @@ impl MapiFarHalf {
                 let mut secrets = found.secrets.iter();
                 let proves = |secret: &&SessionSecret| {
                     let mut protector = secret.protector(MessageOrigin::Client);
-                    security::open(&mut protector, pdu).is_some()
+                    protector.open(pdu).is_some()
                 };
                 self.account = Some(found.account.clone());
                 secrets.find(proves).cloned().ok_or(ReasonCode::WRONG_KEY)
@@ -312,8 +312,10 @@ impl MapiFarHalf {
         match (request, &mut self.session) {
             (ClientRequest::Raw(pdu), _) => self.send_server(pdu.bytes),
             (ClientRequest::Opened(pdu), Some(session)) => {
-                let sealed = security::seal(&mut session.server.to_host, &pdu);
-                self.send_server(sealed.into());
+                match session.server.to_host.seal(&pdu) {
+                    Some(sealed) => self.send_server(sealed.into()),
+                    None => self.stop(ReasonCode::VIOLATION),
+                }
             }
             (ClientRequest::Opened(_), None) => self.stop(ReasonCode::VIOLATION),
         }
@@ -352,17 +354,20 @@ impl MapiFarHalf {
             call_id: self.next_call,
             context_id: mailbox.context_id,
             opnum,
-            protection: session.map(|session| session.server.protection),
+            protection: session.map(|session| session.server.call_protection()),
             fragment_max: self.association.fragment_to_server(),
         };
         mailbox.current = Some(self.next_call);
         self.next_call = FIRST_CALL | self.next_call.wrapping_add(1);
         for fragment in frame.fragments(&stub) {
             let bytes = match &mut self.session {
-                Some(session) => security::seal(&mut session.server.to_host, &fragment),
-                None => unprotected(fragment),
+                Some(session) => session.server.to_host.seal(&fragment),
+                None => Some(unprotected(fragment)),
             };
-            self.send_server(bytes.into());
+            match bytes {
+                Some(bytes) => self.send_server(bytes.into()),
+                None => return self.stop(ReasonCode::VIOLATION),
+            }
         }
     }
 
@@ -454,7 +459,7 @@ impl MapiFarHalf {
             }
             return self.answer_passed(is_last);
         };
-        match security::open(&mut session.server.from_host, pdu) {
+        match session.server.from_host.open(pdu) {
             Some(opened) if is_of_machine => match RawPdu::parse(opened.to_bytes().into()) {
                 Ok(clear) => self.machine_answer(clear),
                 Err(_) => self.stop(ReasonCode::VIOLATION),
@@ -552,7 +557,7 @@ impl MapiFarHalf {
 /// The session at the server's end, and what opens PDUs that the near half has passed as they came.
 #[derive(Debug)]
 struct ServerSession {
-    from_near: NtlmProtector,
+    from_near: PduProtector,
     server: OpenSession,
 }
 

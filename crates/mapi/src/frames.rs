@@ -4,13 +4,16 @@
 //! sending half has opened, so that the receiving half protects them again.
 
 use accelerate::FrameKind;
+use accelerate::credentials::kerberos::{KerberosKey, MessageSecret};
 use bytes::Bytes;
 use vocab::{ByteReader, ByteWriter, TruncatedInput};
 use zeroize::Zeroizing;
 
 use crate::rpc::association::FRAGMENT_MIN;
+use crate::rpc::kerberos::KerberosSecret;
+use crate::rpc::ntlm::NtlmSecret;
 use crate::rpc::pdu::{CALL_HEADER, HEADER};
-use crate::rpc::security::SessionSecret;
+use crate::rpc::protector::SessionSecret;
 use crate::rpc::splitter::SecurityTrailer;
 
 /// The longest head of a PDU: that of a request with an object.
@@ -22,6 +25,7 @@ mod kind {
     pub(super) const KEYS: u8 = 3;
     pub(super) const OPENED: u8 = 4;
     pub(super) const MAILBOX: u8 = 5;
+    pub(super) const KERBEROS_KEYS: u8 = 6;
 }
 
 /// A message from one half to the other.
@@ -71,13 +75,29 @@ impl HalfFrame {
             Self::MayStore => begin(kind::MAY_STORE),
             Self::Keys {
                 protection,
-                secret,
+                secret: SessionSecret::Ntlm(secret),
                 may_store,
             } => {
                 begin(kind::KEYS);
                 out.bytes(&protection.emit());
                 out.bytes(&*secret.key).u32(secret.flags);
                 out.u32(secret.first_sequence).u8(u8::from(*may_store));
+            }
+            Self::Keys {
+                protection,
+                secret: SessionSecret::Kerberos(secret),
+                may_store,
+            } => {
+                begin(kind::KERBEROS_KEYS);
+                let messages = &secret.messages;
+                let [initiator, acceptor] = messages.first_sequences();
+                out.bytes(&protection.emit());
+                // IANA's numbers of the encryption types in question are below 256.
+                out.u8(messages.key().encryption().number() as u8);
+                out.u8(u8::from(messages.is_of_acceptor()));
+                out.u8(u8::from(secret.signs_headers));
+                out.u32(initiator).u32(acceptor).u8(u8::from(*may_store));
+                out.prefixed(messages.key().bytes());
             }
             Self::Mailbox {
                 context_id,
@@ -111,13 +131,34 @@ impl HalfFrame {
             kind::MAY_STORE => Self::MayStore,
             kind::KEYS => Self::Keys {
                 protection: SecurityTrailer::parse(reader.array()?),
-                secret: SessionSecret {
+                secret: SessionSecret::Ntlm(NtlmSecret {
                     key: Zeroizing::new(reader.array()?),
                     flags: reader.u32()?,
                     first_sequence: reader.u32()?,
-                },
+                }),
                 may_store: reader.u8()? != 0,
             },
+            kind::KERBEROS_KEYS => {
+                let protection = SecurityTrailer::parse(reader.array()?);
+                let encryption = reader.u8()?;
+                let is_of_acceptor = reader.u8()? != 0;
+                let signs_headers = reader.u8()? != 0;
+                let first = [reader.u32()?, reader.u32()?];
+                let may_store = reader.u8()? != 0;
+                let key = KerberosKey::of(encryption.into(), reader.prefixed()?);
+                let messages = key.and_then(|key| MessageSecret::new(key, is_of_acceptor, first));
+                let Some(messages) = messages else {
+                    return Ok(None);
+                };
+                Self::Keys {
+                    protection,
+                    secret: SessionSecret::Kerberos(KerberosSecret {
+                        messages,
+                        signs_headers,
+                    }),
+                    may_store,
+                }
+            }
             kind::MAILBOX => Self::Mailbox {
                 context_id: reader.u16()?,
                 fragment_max: reader.u16()?.max(FRAGMENT_MIN),
@@ -146,11 +187,23 @@ mod tests {
 
     #[test]
     fn frames_are_written_and_read_back_equal() {
-        let secret = SessionSecret {
+        let secret = SessionSecret::Ntlm(NtlmSecret {
             key: Zeroizing::new([3; 16]),
             flags: 0xe28a_8233,
             first_sequence: 1,
-        };
+        });
+        let kerberos = [17, 18, 19, 20].map(|encryption| {
+            let length = if encryption % 2 == 0 { 32 } else { 16 };
+            let key = KerberosKey::of(encryption, &vec![9; length]).unwrap();
+            HalfFrame::Keys {
+                protection: SecurityTrailer::parse([9, 6, 0, 0, 1, 2, 3, 4]),
+                secret: SessionSecret::Kerberos(KerberosSecret {
+                    messages: MessageSecret::new(key, true, [7, u32::MAX]).unwrap(),
+                    signs_headers: encryption == 17,
+                }),
+                may_store: false,
+            }
+        });
         let frames = [
             HalfFrame::Blind,
             HalfFrame::MayStore,
@@ -169,7 +222,7 @@ mod tests {
                 stub_length: 4_000,
             },
         ];
-        for frame in frames {
+        for frame in frames.into_iter().chain(kerberos) {
             let bytes = frame.emit();
             assert_eq!(HalfFrame::parse(&bytes), Some(frame));
             for cut in 0..bytes.len() {

@@ -29,9 +29,9 @@ use crate::rop::tactics::{CallOutcome, NearOutput, TacticsNear};
 use crate::rpc::calls::{CallGatherer, GatheredFragment};
 use crate::rpc::cutter::{PassedPdu, PduCutter};
 use crate::rpc::fragments::{CallFrame, unprotected};
-use crate::rpc::ntlm::MessageOrigin;
 use crate::rpc::pdu::{PduKind, pfc};
-use crate::rpc::security::{self, OpenedPdu, SessionSecret};
+use crate::rpc::protector::{MessageOrigin, SessionSecret};
+use crate::rpc::security::OpenedPdu;
 use crate::rpc::splitter::{PduSplitter, RawPdu, SecurityTrailer, level};
 
 /// Security contexts whose PDUs are counted. Clients of Exchange have one or two.
@@ -175,7 +175,7 @@ impl MapiNearHalf {
             .filter(|session| pdu.is_protected() && session.protects(pdu.trailer()));
         let opened = match session {
             None => None,
-            Some(session) => match security::open(&mut session.from_host, &pdu) {
+            Some(session) => match session.from_host.open(&pdu) {
                 None => return self.close(ReasonCode::FORGED),
                 opened => opened,
             },
@@ -277,15 +277,18 @@ impl MapiNearHalf {
             call_id,
             context_id: mailbox.context_id,
             opnum: 0,
-            protection: self.session.as_ref().map(|session| session.protection),
+            protection: self.session.as_ref().map(OpenSession::call_protection),
             fragment_max: mailbox.fragment_max,
         };
         for fragment in frame.fragments(&stub) {
             let bytes = match &mut self.session {
-                Some(session) => security::seal(&mut session.to_host, &fragment),
-                None => unprotected(fragment),
+                Some(session) => session.to_host.seal(&fragment),
+                None => Some(unprotected(fragment)),
             };
-            self.send_client(bytes.into());
+            match bytes {
+                Some(bytes) => self.send_client(bytes.into()),
+                None => return self.close(ReasonCode::VIOLATION),
+            }
         }
     }
 
@@ -411,11 +414,9 @@ impl MapiNearHalf {
     /// A PDU of the server that the far half has opened.
     fn server_pdu(&mut self, pdu: &OpenedPdu) {
         let session = self.session.as_mut();
-        match session.filter(|session| session.protects(Some(pdu.trailer))) {
-            Some(session) => {
-                let sealed = security::seal(&mut session.to_host, pdu);
-                self.send_client(sealed.into());
-            }
+        let session = session.filter(|session| session.protects(Some(pdu.trailer)));
+        match session.and_then(|session| session.to_host.seal(pdu)) {
+            Some(sealed) => self.send_client(sealed.into()),
             None => self.close(ReasonCode::VIOLATION),
         }
     }

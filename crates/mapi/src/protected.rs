@@ -10,8 +10,9 @@ use vocab::{FlowSegment, SegmentKind};
 
 use crate::frames::HalfFrame;
 use crate::rpc::cutter::PAYLOAD_MIN;
-use crate::rpc::ntlm::{MessageOrigin, NtlmProtector};
-use crate::rpc::security::{OpenedPdu, SessionSecret};
+use crate::rpc::fragments::CallProtection;
+use crate::rpc::protector::{MessageOrigin, PduProtector, SessionSecret};
+use crate::rpc::security::OpenedPdu;
 use crate::rpc::splitter::{SecurityTrailer, level};
 
 /// A security context whose secret is known, at one end of the WAN.
@@ -20,9 +21,9 @@ pub(crate) struct OpenSession {
     /// Its mechanism, level and number.
     pub(crate) protection: SecurityTrailer,
     /// Verifies and opens what the host sends.
-    pub(crate) from_host: NtlmProtector,
+    pub(crate) from_host: PduProtector,
     /// Protects what the host gets.
-    pub(crate) to_host: NtlmProtector,
+    pub(crate) to_host: PduProtector,
 }
 
 impl OpenSession {
@@ -51,6 +52,14 @@ impl OpenSession {
     /// True if PDUs with this trailer belong to it.
     pub(crate) fn protects(&self, trailer: Option<SecurityTrailer>) -> bool {
         trailer.is_some_and(|trailer| trailer.context == self.protection.context)
+    }
+
+    /// The protection of this half's own PDUs to the host.
+    pub(crate) fn call_protection(&self) -> CallProtection {
+        CallProtection {
+            trailer: self.protection,
+            signature_length: self.to_host.signature_length(self.protection.level),
+        }
     }
 
     /// True if its stubs are encrypted.

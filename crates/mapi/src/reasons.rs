@@ -13,6 +13,14 @@ pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Reas
             "the connection does not carry DCE/RPC version 5 in little-endian representation; the node \
              forwards its bytes unchanged",
         ),
+        ReasonCode::MECHANISM => ReasonExplanation::new(
+            "the content is signed or encrypted, and the nodes do not know the login method of this session, or \
+             how it protects calls",
+        )
+        .with_remedy(
+            "have the client log in by Kerberos with AES keys, or by NTLM version 2 with extended session security",
+        )
+        .recurring(),
         _ => return None,
     };
     Some(explanation)

@@ -1,6 +1,7 @@
 //! For tests and fuzzing: PDUs as a client and a server write them, and readers of any bytes.
 
 use accelerate::credentials::DelegatedKeys;
+use accelerate::credentials::kerberos::{KerberosKey, MessageSecret};
 use bytes::Bytes;
 use zeroize::Zeroizing;
 
@@ -11,9 +12,11 @@ use crate::rpc::association::RpcAssociation;
 use crate::rpc::bind::{BindAnswer, BindProposal, NDR};
 use crate::rpc::calls::{self, CallGatherer};
 use crate::rpc::cutter::PduCutter;
-use crate::rpc::ntlm::MessageOrigin;
+use crate::rpc::kerberos::KerberosSecret;
+use crate::rpc::ntlm::NtlmSecret;
 use crate::rpc::pdu::{HEADER, PduHeader, PduKind, pfc};
-use crate::rpc::security::{self, OpenedPdu, SecuritySetUp, SessionSecret};
+use crate::rpc::protector::{MessageOrigin, SessionSecret};
+use crate::rpc::security::{OpenedPdu, SecuritySetUp};
 use crate::rpc::splitter::{PduSplitter, SecurityTrailer, level};
 
 /// A PDU of one fragment with this content behind its header, and a token behind that.
@@ -180,11 +183,11 @@ fn split(bytes: &[u8]) {
     at_once.push(bytes);
     let mut slowly = PduSplitter::default();
     let mut rest = bytes.iter();
-    let secret = SessionSecret {
+    let secret = SessionSecret::Ntlm(NtlmSecret {
         key: Zeroizing::new([7; 16]),
         flags: 0xe28a_8233,
         first_sequence: 0,
-    };
+    });
     let mut protector = secret.protector(MessageOrigin::Client);
     let mut calls = CallGatherer::default();
     let mut association = RpcAssociation::default();
@@ -203,7 +206,7 @@ fn split(bytes: &[u8]) {
         set_up.client_token(pdu.auth_value());
         set_up.server_token(pdu.auth_value());
         assert!(
-            security::open(&mut protector, &pdu).is_none(),
+            protector.open(&pdu).is_none(),
             "a signature that nobody made is valid"
         );
         let _ = calls.fragment(pdu);
@@ -236,19 +239,30 @@ pub fn conversation() -> Vec<(&'static str, Vec<u8>)> {
         padding: 0,
         context: 79_231,
     };
-    let opened = OpenedPdu {
+    let mut opened = OpenedPdu {
         head: request(3, 11, &[5; 48])[..24].to_vec(),
         stub: vec![5; 48],
         trailer,
     };
-    let secret = SessionSecret {
+    opened.head[10] = 16;
+    let secret = SessionSecret::Ntlm(NtlmSecret {
         key: Zeroizing::new([9; 16]),
         flags: 0xe28a_8233,
         first_sequence: 0,
-    };
+    });
     let keys = HalfFrame::Keys {
         protection: trailer,
         secret,
+        may_store: true,
+    };
+    let key = KerberosKey::of(18, &[9; 32]).expect("a key of this type has 32 bytes");
+    let messages = MessageSecret::new(key, true, [1, 2]).expect("the key is one of AES");
+    let kerberos_keys = HalfFrame::Keys {
+        protection: trailer,
+        secret: SessionSecret::Kerberos(KerberosSecret {
+            messages,
+            signs_headers: true,
+        }),
         may_store: true,
     };
     let announced = HalfFrame::Opened {
@@ -264,7 +278,6 @@ pub fn conversation() -> Vec<(&'static str, Vec<u8>)> {
     let mut sealed = opened.to_bytes();
     let length = sealed.len() as u16;
     sealed[8..10].copy_from_slice(&length.to_le_bytes());
-    sealed[10] = 16;
     vec![
         (
             "bind",
@@ -279,6 +292,7 @@ pub fn conversation() -> Vec<(&'static str, Vec<u8>)> {
         ("sealed", sealed),
         ("map-answer", map_answer(&[(EMSMDB, 6001), (OTHER, 6002)])),
         ("frame-keys", keys.emit().to_vec()),
+        ("frame-kerberos-keys", kerberos_keys.emit().to_vec()),
         ("frame-opened", announced.emit().to_vec()),
         ("frame-mailbox", mailbox.emit().to_vec()),
     ]

@@ -1,11 +1,12 @@
-//! The two halves between a client and a server that log in by NTLM, with bytes in pieces and in
-//! any order of the two directions.
+//! The two halves between a client and a server that log in by NTLM or Kerberos, with bytes in
+//! pieces and in any order of the two directions.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use accelerate::credentials::testing::{challenge, log_in};
+use accelerate::credentials::kerberos::EncryptionType;
+use accelerate::credentials::testing::{KerberosTokens, challenge, log_in};
 use accelerate::credentials::{DelegatedAccounts, DelegatedKeys};
 use accelerate::shared::SharedHandle;
 use accelerate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
@@ -18,11 +19,12 @@ use crate::far::MapiFarHalf;
 use crate::near::MapiNearHalf;
 use crate::rop::tactics::{SessionPlace, SessionTable};
 use crate::rpc::calls::{CallGatherer, GatheredCall, GatheredFragment};
-use crate::rpc::fragments::{CallFrame, unprotected};
-use crate::rpc::ntlm::{MessageOrigin, NtlmProtector};
+use crate::rpc::fragments::{CallFrame, CallProtection, unprotected};
+use crate::rpc::kerberos::KerberosSecret;
+use crate::rpc::ntlm::NtlmSecret;
 use crate::rpc::pdu::PduKind;
-use crate::rpc::security::open;
-use crate::rpc::security::{OpenedPdu, SessionSecret, seal};
+use crate::rpc::protector::{MessageOrigin, PduProtector, SessionSecret};
+use crate::rpc::security::{OpenedPdu, SecuritySetUp};
 use crate::rpc::splitter::PduSplitter;
 use crate::rpc::splitter::{RawPdu, SecurityTrailer, level};
 use crate::testing::{auth3, bind, bind_ack, request, response};
@@ -174,8 +176,8 @@ fn play(pair: &mut HalfPair, scripts: [Vec<ScriptedPdu>; 2], random: &mut Seeded
 struct SealedSession {
     secret: SessionSecret,
     level: u8,
-    client: NtlmProtector,
-    server: NtlmProtector,
+    client: PduProtector,
+    server: PduProtector,
     from_client: Vec<ScriptedPdu>,
     from_server: Vec<ScriptedPdu>,
     /// Stubs in the clear.
@@ -193,18 +195,37 @@ impl SealedSession {
         let (mut token, key) = log_in("CORP", "anna", password, CHALLENGE, Some([0x42; 16]));
         let flags = u32::from_le_bytes(token[60..64].try_into().unwrap()) | 0x0008_0000;
         token[60..64].copy_from_slice(&flags.to_le_bytes());
-        let secret = SessionSecret {
+        let secret = SessionSecret::Ntlm(NtlmSecret {
             key: Zeroizing::new(key),
             flags,
             first_sequence: 0,
-        };
+        });
+        let tokens = [&b"NTLMSSP\0\x01\0\0\0"[..], &challenge(CHALLENGE), &token];
+        Self::set_up(interface, level, secret, tokens)
+    }
+
+    /// Logs in with a ticket.
+    fn log_in_by_kerberos(
+        interface: [u8; 16],
+        tokens: &KerberosTokens,
+        signs_headers: bool,
+        level: u8,
+    ) -> Self {
+        let secret = SessionSecret::Kerberos(KerberosSecret {
+            messages: tokens.secret.clone().expect("the encryption is one of AES"),
+            signs_headers,
+        });
+        // The client's last token is an AP-REP of its own.
+        let tokens = [&tokens.request[..], &tokens.reply, &tokens.reply];
+        Self::set_up(interface, level, secret, tokens)
+    }
+
+    /// The begin of a session, with the tokens of bind, bind_ack and auth3.
+    fn set_up(interface: [u8; 16], level: u8, secret: SessionSecret, tokens: [&[u8]; 3]) -> Self {
         let trailer = trailer(level, 0);
-        let bind = bind(
-            1,
-            &[(0, interface)],
-            Some((trailer, b"NTLMSSP\0\x01\0\0\0")),
-        );
-        let ack = bind_ack(1, "6001", &[0], Some((trailer, &challenge(CHALLENGE))));
+        let [first, answer, last] = tokens;
+        let bind = bind(1, &[(0, interface)], Some((trailer, first)));
+        let ack = bind_ack(1, "6001", &[0], Some((trailer, answer)));
         let after_bind = bind.len();
         let after_ack = ack.len();
         Self {
@@ -218,7 +239,7 @@ impl SealedSession {
                     after: 0,
                 },
                 ScriptedPdu {
-                    bytes: auth3(1, (trailer, &token)),
+                    bytes: auth3(1, (trailer, last)),
                     after: after_ack,
                 },
             ],
@@ -234,24 +255,25 @@ impl SealedSession {
         script.iter().flat_map(|pdu| pdu.bytes.clone()).collect()
     }
 
-    fn protect(protector: &mut NtlmProtector, level: u8, bytes: &[u8]) -> Vec<u8> {
+    fn protect(protector: &mut PduProtector, level: u8, bytes: &[u8]) -> Vec<u8> {
         let pdu = RawPdu::parse(Bytes::copy_from_slice(bytes)).unwrap();
         let mut head = bytes[..pdu.stub().start].to_vec();
         let mut stub = bytes[pdu.stub()].to_vec();
         let padding = stub.len().next_multiple_of(4) - stub.len();
         stub.resize(stub.len() + padding, 0);
-        let length = (head.len() + stub.len() + 8 + 16) as u16;
+        let signature = protector.signature_length(level);
+        let length = (head.len() + stub.len() + 8 + signature) as u16;
         head[8..10].copy_from_slice(&length.to_le_bytes());
-        head[10] = 16;
+        head[10] = signature as u8;
         let trailer = trailer(level, padding as u8);
-        seal(
-            protector,
-            &OpenedPdu {
-                head,
-                stub,
-                trailer,
-            },
-        )
+        let opened = OpenedPdu {
+            head,
+            stub,
+            trailer,
+        };
+        protector
+            .seal(&opened)
+            .expect("the signature has its length")
     }
 
     /// Requests without waiting for answers, and their answers.
@@ -293,6 +315,13 @@ fn accounts(text: &str) -> DelegatedKeys {
     }
 }
 
+fn keytab(tokens: &KerberosTokens) -> DelegatedKeys {
+    DelegatedKeys {
+        accounts: None,
+        keytab: Some(tokens.keytab.clone()),
+    }
+}
+
 /// Contains all of these bytes, in pieces of 32.
 fn has_all(whole: &[u8], pieces: &[u8]) -> bool {
     let mut pieces = pieces.chunks_exact(32);
@@ -324,6 +353,80 @@ fn sealed_calls_cross_in_the_clear_and_arrive_identical() {
         assert_eq!(half.note().as_deref(), Some("for CORP\\anna"));
         assert_eq!(half.buffered(), 0);
     }
+}
+
+#[test]
+fn kerberos_calls_cross_in_the_clear_and_arrive() {
+    let levels = [level::PRIVACY, level::INTEGRITY, level::PACKET];
+    for seed in 0..48 {
+        let mut random = SeededRandom::from_seed(seed);
+        let encryption = EncryptionType::ALL[seed as usize % 4];
+        let tokens = KerberosTokens::new(encryption);
+        let level = levels[seed as usize / 4 % 3];
+        let signs_headers = seed % 2 == 0;
+        let mut session = SealedSession::log_in_by_kerberos(OTHER, &tokens, signs_headers, level);
+        session.calls(6, 700, &mut random);
+        session.calls(3, 20, &mut random);
+        let wanted = [
+            SealedSession::sent(&session.from_client),
+            SealedSession::sent(&session.from_server),
+        ];
+        let mut pair = HalfPair::new(keytab(&tokens), true);
+        play(
+            &mut pair,
+            [session.from_client, session.from_server],
+            &mut random,
+        );
+        assert_eq!(pair.outcome(), None, "seed {seed}");
+        // The confounders are the same because both ends compute them in the same way.
+        assert!(pair.sides[1].to_host == wanted[0], "seed {seed}");
+        assert!(pair.sides[0].to_host == wanted[1], "seed {seed}");
+        assert!(has_all(&pair.payload, &session.stubs[5_000..5_600]));
+        let half = pair.sides[1].half.as_ref().unwrap();
+        let note = format!("for {}", tokens.client);
+        assert_eq!(half.note().as_deref(), Some(&note[..]));
+        assert_eq!(half.buffered(), 0);
+    }
+}
+
+#[test]
+fn kerberos_flows_without_a_key_pass_untouched() {
+    let aes = KerberosTokens::new(EncryptionType::Aes256Sha1);
+    let other = KerberosTokens::new(EncryptionType::Aes128Sha2);
+    let cases = [
+        (DelegatedKeys::default(), ReasonCode::NO_KEYTAB),
+        (accounts("CORP\\anna:password:x"), ReasonCode::NO_KEYTAB),
+        (keytab(&other), ReasonCode::UNKNOWN_TICKET),
+    ];
+    for (delegated, reason) in cases {
+        let mut random = SeededRandom::from_seed(5);
+        let mut session = SealedSession::log_in_by_kerberos(OTHER, &aes, true, level::PRIVACY);
+        session.calls(5, 900, &mut random);
+        let wanted = [
+            SealedSession::sent(&session.from_client),
+            SealedSession::sent(&session.from_server),
+        ];
+        let mut pair = HalfPair::new(delegated, true);
+        play(
+            &mut pair,
+            [session.from_client, session.from_server],
+            &mut random,
+        );
+        assert_eq!(pair.outcome(), Some(LettingGo::LetGo { reason }));
+        assert!(pair.sides[1].to_host == wanted[0]);
+        assert!(pair.sides[0].to_host == wanted[1]);
+    }
+}
+
+#[test]
+fn tokens_with_rc4_are_not_read() {
+    let mut set_up = SecuritySetUp::new(keytab(&KerberosTokens::new(EncryptionType::Rc4)));
+    let tokens = KerberosTokens::new(EncryptionType::Rc4);
+    set_up.client_token(&tokens.request);
+    set_up.server_token(&tokens.reply);
+    let missing = set_up.candidates().unwrap_err();
+    assert_eq!(missing.reason, ReasonCode::MECHANISM);
+    assert_eq!(missing.account.as_deref(), Some(&tokens.client[..]));
 }
 
 #[test]
@@ -422,7 +525,17 @@ fn unprotected_calls_and_other_bytes_pass_untouched() {
 fn wrong_signatures_and_replays_close_the_flow() {
     for (seed, is_replayed) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
         let mut random = SeededRandom::from_seed(seed);
-        let mut session = SealedSession::log_in("secret", level::PRIVACY);
+        let tokens = KerberosTokens::new(EncryptionType::Aes256Sha1);
+        let (mut session, delegated) = match seed < 10 {
+            true => (
+                SealedSession::log_in("secret", level::PRIVACY),
+                accounts("CORP\\anna:password:secret"),
+            ),
+            false => (
+                SealedSession::log_in_by_kerberos(OTHER, &tokens, true, level::PRIVACY),
+                keytab(&tokens),
+            ),
+        };
         session.calls(4, 900, &mut random);
         let side = (seed as usize / 2) % 2;
         let script = match side {
@@ -435,7 +548,7 @@ fn wrong_signatures_and_replays_close_the_flow() {
             false => script[last].bytes[100] ^= 1,
         }
         let wrong = script[last].bytes.clone();
-        let mut pair = HalfPair::new(accounts("CORP\\anna:password:secret"), true);
+        let mut pair = HalfPair::new(delegated, true);
         play(
             &mut pair,
             [session.from_client, session.from_server],
@@ -461,7 +574,7 @@ fn frames_that_lie_close_or_let_go() {
             let side = random.below(2) as usize;
             let mut bytes = vec![0; 1 + random.below(60) as usize];
             random.fill(&mut bytes);
-            bytes[0] = random.below(6) as u8;
+            bytes[0] = random.below(7) as u8;
             let segment = match random.below(3) {
                 0 => FlowSegment::payload(bytes.into()),
                 _ => FlowSegment::frame(bytes.into()),
@@ -513,12 +626,12 @@ struct CallingHost {
     splitter: PduSplitter,
     calls: CallGatherer,
     /// Opens what comes and protects what goes.
-    protection: Option<(NtlmProtector, NtlmProtector, SecurityTrailer)>,
+    protection: Option<(PduProtector, PduProtector, SecurityTrailer)>,
     read: usize,
 }
 
 impl CallingHost {
-    fn new(protection: Option<(NtlmProtector, NtlmProtector, SecurityTrailer)>) -> Self {
+    fn new(protection: Option<(PduProtector, PduProtector, SecurityTrailer)>) -> Self {
         Self {
             splitter: PduSplitter::default(),
             calls: CallGatherer::default(),
@@ -539,7 +652,7 @@ impl CallingHost {
             let clear = match &mut self.protection {
                 None => pdu,
                 Some((opens, _, _)) => {
-                    let opened = open(opens, &pdu).expect("the signature is valid");
+                    let opened = opens.open(&pdu).expect("the signature is valid");
                     RawPdu::parse(opened.to_bytes().into()).unwrap()
                 }
             };
@@ -558,14 +671,20 @@ impl CallingHost {
             call_id,
             context_id: 0,
             opnum,
-            protection: self.protection.as_ref().map(|(_, _, trailer)| *trailer),
+            protection: self
+                .protection
+                .as_ref()
+                .map(|(_, seals, trailer)| CallProtection {
+                    trailer: *trailer,
+                    signature_length: seals.signature_length(trailer.level),
+                }),
             fragment_max: 4_280,
         };
         let mut bytes = Vec::new();
         for fragment in frame.fragments(stub) {
             bytes.extend(match &mut self.protection {
                 None => unprotected(fragment),
-                Some((_, seals, _)) => seal(seals, &fragment),
+                Some((_, seals, _)) => seals.seal(&fragment).expect("as long as announced"),
             });
         }
         bytes
@@ -586,17 +705,24 @@ fn exchange(pair: &mut HalfPair, side: usize, bytes: &[u8], random: &mut SeededR
 #[test]
 fn mailbox_calls_reach_the_server_whole_and_answers_come_back() {
     for seed in 0..12 {
-        let is_sealed = seed % 2 == 0;
         let mut random = SeededRandom::from_seed(seed);
-        let mut pair = HalfPair::new(accounts("CORP\\anna:password:secret"), true);
-        let protection = match is_sealed {
-            false => {
+        let tokens = KerberosTokens::new(EncryptionType::Aes256Sha1);
+        let delegated = DelegatedKeys {
+            keytab: keytab(&tokens).keytab,
+            ..accounts("CORP\\anna:password:secret")
+        };
+        let mut pair = HalfPair::new(delegated, true);
+        let protection = match seed % 3 {
+            0 => {
                 exchange(&mut pair, 0, &bind(1, &[(0, EMSMDB)], None), &mut random);
                 exchange(&mut pair, 1, &bind_ack(1, "6001", &[0], None), &mut random);
                 None
             }
-            true => {
-                let session = SealedSession::log_in_to(EMSMDB, "secret", level::PRIVACY);
+            chosen => {
+                let session = match chosen {
+                    1 => SealedSession::log_in_to(EMSMDB, "secret", level::PRIVACY),
+                    _ => SealedSession::log_in_by_kerberos(EMSMDB, &tokens, true, level::PRIVACY),
+                };
                 exchange(&mut pair, 0, &session.from_client[0].bytes, &mut random);
                 exchange(&mut pair, 1, &session.from_server[0].bytes, &mut random);
                 exchange(&mut pair, 0, &session.from_client[1].bytes, &mut random);

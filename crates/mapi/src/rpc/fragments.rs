@@ -2,13 +2,21 @@
 //!
 //! A protected fragment's stub is padded to 16 bytes, as Windows does, so that any cipher fits.
 
-use super::ntlm::SIGNATURE;
 use super::pdu::{CALL_HEADER, HEADER, PduHeader, PduKind, TRAILER, pfc};
 use super::security::OpenedPdu;
 use super::splitter::SecurityTrailer;
 
 /// The multiple to which protected stubs are padded.
 const ALIGNMENT: usize = 16;
+
+/// The protection of a fragment.
+#[derive(Clone, Copy, Debug)]
+pub struct CallProtection {
+    /// The mechanism, the level and the number of the security context.
+    pub trailer: SecurityTrailer,
+    /// Bytes of the signature.
+    pub signature_length: usize,
+}
 
 /// The fields that are equal in all fragments of a call.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +30,7 @@ pub struct CallFrame {
     /// The number of the operation in a request; 0 in a response or fault.
     pub opnum: u16,
     /// The security context that protects it.
-    pub protection: Option<SecurityTrailer>,
+    pub protection: Option<CallProtection>,
     /// Bytes of the largest fragment that the receiver takes.
     pub fragment_max: u16,
 }
@@ -34,7 +42,9 @@ impl CallFrame {
     pub fn fragments(&self, stub: &[u8]) -> Vec<OpenedPdu> {
         let most = usize::from(self.fragment_max) - CALL_HEADER;
         let room = match self.protection {
-            Some(_) => (most - TRAILER - SIGNATURE) / ALIGNMENT * ALIGNMENT,
+            Some(protection) => {
+                (most - TRAILER - protection.signature_length) / ALIGNMENT * ALIGNMENT
+            }
             None => most,
         };
         let mut fragments = Vec::new();
@@ -65,10 +75,10 @@ impl CallFrame {
             stub.resize(stub.len() + padding, 0);
             trailer = SecurityTrailer {
                 padding: padding as u8,
-                ..protection
+                ..protection.trailer
             };
-            auth_length = SIGNATURE as u16;
-            behind = TRAILER + SIGNATURE;
+            auth_length = protection.signature_length as u16;
+            behind = TRAILER + protection.signature_length;
         }
         let header = PduHeader {
             minor: 0,
@@ -107,13 +117,16 @@ mod tests {
 
     #[test]
     fn fragments_are_gathered_into_the_same_stub() {
-        let protection = SecurityTrailer {
-            mechanism: 10,
-            level: level::PRIVACY,
-            padding: 0,
-            context: 9,
+        let protected = |signature_length| CallProtection {
+            trailer: SecurityTrailer {
+                mechanism: 10,
+                level: level::PRIVACY,
+                padding: 0,
+                context: 9,
+            },
+            signature_length,
         };
-        for protection in [None, Some(protection)] {
+        for protection in [None, Some(protected(16)), Some(protected(76))] {
             for length in [0, 1, 1_400, 1_408, 1_409, 40_000] {
                 let stub: Vec<u8> = (0..length).map(|at: u32| at as u8).collect();
                 let call = CallFrame {

@@ -14,7 +14,8 @@
 //! | `association.rs` | what a connection has agreed on |
 //! | `calls.rs` | gathers the fragments of calls |
 //! | `fragments.rs` | writes calls and answers of a half's own |
-//! | `ntlm.rs` | signs and seals PDUs as NTLM does |
+//! | `protector.rs` | signs and seals PDUs by the mechanism of their session |
+//! | `ntlm.rs`, `kerberos.rs` | the two mechanisms |
 //! | `security.rs` | derives a session's key from the tokens of both hosts |
 
 pub mod association;
@@ -22,7 +23,9 @@ pub mod bind;
 pub mod calls;
 pub mod cutter;
 pub mod fragments;
+pub mod kerberos;
 pub mod ntlm;
 pub mod pdu;
+pub mod protector;
 pub mod security;
 pub mod splitter;

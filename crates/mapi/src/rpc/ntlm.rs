@@ -17,6 +17,7 @@ use rc4::{Rc4, StreamCipher};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
+use super::protector::MessageOrigin;
 use super::splitter::level;
 
 /// Flags of a session ([MS-NLMP] §2.2.2.5, NEGOTIATE).
@@ -36,13 +37,22 @@ pub const SIGNATURE: usize = 16;
 /// The part of a signature that RC4 encrypts.
 const CHECKSUM: usize = 8;
 
-/// The sender of the PDUs of one direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MessageOrigin {
-    /// The client.
-    Client,
-    /// The server.
-    Server,
+/// The secret of a session with NTLM and what else its keys depend on.
+#[derive(Clone, PartialEq, Eq)]
+pub struct NtlmSecret {
+    /// The key that both hosts have.
+    pub key: Zeroizing<[u8; 16]>,
+    /// The flags that they have agreed on.
+    pub flags: u32,
+    /// The sequence number of each host's first PDU: 1 where SPNEGO has used 0 for its own
+    /// signature.
+    pub first_sequence: u32,
+}
+
+impl std::fmt::Debug for NtlmSecret {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("NtlmSecret(not shown)")
+    }
 }
 
 /// Signs and seals the PDUs of one direction, or verifies and opens them.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  bind            NTLM: NEGOTIATE        Kerberos: the client's ticket
-//!  bind_ack        NTLM: CHALLENGE        Kerberos: the server's subkey
-//!  auth3, or       NTLM: AUTHENTICATE
+//!  bind_ack        NTLM: CHALLENGE        Kerberos: the server's subkey, and its first number
+//!  auth3, or       NTLM: AUTHENTICATE     Kerberos: nothing new ([MS-KILE] §3.4.5.1)
 //!  alter_context
 //!  request         its signature shows which key the session has
 //! ```
@@ -11,41 +11,18 @@
 
 use accelerate::ReasonCode;
 use accelerate::credentials::DelegatedKeys;
-use accelerate::credentials::kerberos::{self, ApReqError};
+use accelerate::credentials::kerberos::{self, AcceptedClient, AcceptorReply, ApReqError};
 use accelerate::credentials::ntlm::{DerivedKeys, NtlmAuthenticate, NtlmChallenge};
-use zeroize::Zeroizing;
 
-use super::ntlm::{MessageOrigin, NtlmProtector, SIGNATURE, flag};
-use super::splitter::{RawPdu, SecurityTrailer};
+use super::kerberos::KerberosSecret;
+use super::ntlm::{NtlmSecret, flag};
+use super::protector::SessionSecret;
+use super::splitter::SecurityTrailer;
 
 /// Characters of a name that are shown.
 const SHOWN_MAX: usize = 120;
-
-/// The secret of a session and what else its keys depend on.
-#[derive(Clone, PartialEq, Eq)]
-pub struct SessionSecret {
-    /// The key that both hosts have.
-    pub key: Zeroizing<[u8; 16]>,
-    /// The flags that they have agreed on.
-    pub flags: u32,
-    /// The sequence number of each host's first PDU: 1 where SPNEGO has used 0 for its own
-    /// signature.
-    pub first_sequence: u32,
-}
-
-impl std::fmt::Debug for SessionSecret {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("SessionSecret(not shown)")
-    }
-}
-
-impl SessionSecret {
-    /// The protection of one direction, at its begin.
-    #[must_use]
-    pub fn protector(&self, origin: MessageOrigin) -> NtlmProtector {
-        NtlmProtector::new(&self.key, self.flags, origin, self.first_sequence)
-    }
-}
+/// The place of the signature's length in a PDU (C706 §12.6.3.1, Common fields: auth_length).
+const AUTH_LENGTH: usize = 10;
 
 /// The reason why a session has no key here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +63,8 @@ pub struct SecretCandidates {
 pub struct SecuritySetUp {
     delegated: DelegatedKeys,
     challenge: Option<NtlmChallenge>,
+    /// The client that the last ticket speaks for.
+    accepted: Option<AcceptedClient>,
     outcome: Result<SecretCandidates, MissingKey>,
 }
 
@@ -100,6 +79,7 @@ impl SecuritySetUp {
         Self {
             delegated,
             challenge: None,
+            accepted: None,
             outcome: Err(MissingKey::new(none)),
         }
     }
@@ -109,21 +89,11 @@ impl SecuritySetUp {
         if let Some(authenticate) = NtlmAuthenticate::find(token) {
             self.outcome = self.by_ntlm(&authenticate);
         } else if let Some(accepted) = kerberos::accept(token, self.delegated.keytab.as_deref()) {
-            self.outcome = Err(match accepted {
-                // Its PDUs are protected by tokens of RFC 4121, which are not read here.
-                Ok(accepted) => MissingKey::of(ReasonCode::MECHANISM, &accepted.client),
-                Err(ApReqError::NoKeytab(service)) => {
-                    MissingKey::of(ReasonCode::NO_KEYTAB, &service)
-                }
-                Err(ApReqError::NoKey(ticket)) => {
-                    MissingKey::of(ReasonCode::UNKNOWN_TICKET, &ticket)
-                }
-                Err(ApReqError::Encryption(ticket)) => {
-                    MissingKey::of(ReasonCode::MECHANISM, &ticket)
-                }
-                Err(ApReqError::Broken(whose)) => MissingKey::of(ReasonCode::WRONG_KEY, &whose),
-                Err(ApReqError::Mechanism) => MissingKey::new(ReasonCode::MECHANISM),
-            });
+            self.outcome = match &accepted {
+                Ok(accepted) => by_kerberos(accepted, None),
+                Err(error) => Err(missing_key(error)),
+            };
+            self.accepted = accepted.ok();
         }
     }
 
@@ -131,6 +101,10 @@ impl SecuritySetUp {
     pub fn server_token(&mut self, token: &[u8]) {
         if let Some(challenge) = NtlmChallenge::find(token) {
             self.challenge = Some(challenge);
+        } else if let Some(accepted) = &self.accepted
+            && let Some(reply) = accepted.reply_of_server(token)
+        {
+            self.outcome = by_kerberos(accepted, Some(&reply));
         }
     }
 
@@ -160,10 +134,12 @@ impl SecuritySetUp {
             is_known = true;
             if let DerivedKeys::Keys(keys) = authenticate.derive(hash, challenge) {
                 let secrets = keys.iter().flat_map(|key| {
-                    [0, 1].map(|first_sequence| SessionSecret {
-                        key: key.clone(),
-                        flags,
-                        first_sequence,
+                    [0, 1].map(|first_sequence| {
+                        SessionSecret::Ntlm(NtlmSecret {
+                            key: key.clone(),
+                            flags,
+                            first_sequence,
+                        })
                     })
                 });
                 return Ok(SecretCandidates {
@@ -177,6 +153,43 @@ impl SecuritySetUp {
             false => ReasonCode::UNKNOWN_ACCOUNT,
         };
         Err(MissingKey::of(reason, &account))
+    }
+}
+
+/// The secrets of a session with Kerberos. Whether the hosts sign headers, and whether SPNEGO has
+/// used a number for its own signature, the first PDU shows.
+fn by_kerberos(
+    accepted: &AcceptedClient,
+    reply: Option<&AcceptorReply>,
+) -> Result<SecretCandidates, MissingKey> {
+    let mut secrets = Vec::new();
+    for messages in accepted.message_secrets(reply) {
+        for later in [0, 1] {
+            for signs_headers in [true, false] {
+                secrets.push(SessionSecret::Kerberos(KerberosSecret {
+                    messages: messages.later(later),
+                    signs_headers,
+                }));
+            }
+        }
+    }
+    match secrets.is_empty() {
+        // Tokens with RC4 are not read here.
+        true => Err(MissingKey::of(ReasonCode::MECHANISM, &accepted.client)),
+        false => Ok(SecretCandidates {
+            account: shown(&accepted.client),
+            secrets,
+        }),
+    }
+}
+
+fn missing_key(error: &ApReqError) -> MissingKey {
+    match error {
+        ApReqError::NoKeytab(service) => MissingKey::of(ReasonCode::NO_KEYTAB, service),
+        ApReqError::NoKey(ticket) => MissingKey::of(ReasonCode::UNKNOWN_TICKET, ticket),
+        ApReqError::Encryption(ticket) => MissingKey::of(ReasonCode::MECHANISM, ticket),
+        ApReqError::Broken(whose) => MissingKey::of(ReasonCode::WRONG_KEY, whose),
+        ApReqError::Mechanism => MissingKey::new(ReasonCode::MECHANISM),
     }
 }
 
@@ -201,41 +214,22 @@ pub struct OpenedPdu {
 }
 
 impl OpenedPdu {
+    /// The length of the signature that its header announces.
+    #[must_use]
+    pub fn signature_length(&self) -> usize {
+        match self.head.get(AUTH_LENGTH..).and_then(<[u8]>::first_chunk) {
+            Some(length) => u16::from_le_bytes(*length).into(),
+            None => 0,
+        }
+    }
+
     /// The PDU as it would be without encryption, with zeros for its signature.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.head.clone();
         bytes.extend(&self.stub);
         bytes.extend(self.trailer.emit());
-        bytes.extend([0; SIGNATURE]);
+        bytes.resize(bytes.len() + self.signature_length(), 0);
         bytes
     }
-}
-
-/// Verifies and opens a PDU; `None` where its signature is not valid.
-pub fn open(protector: &mut NtlmProtector, pdu: &RawPdu) -> Option<OpenedPdu> {
-    let trailer = pdu.trailer()?;
-    if pdu.auth_value().len() != SIGNATURE {
-        return None;
-    }
-    let mut bytes = pdu.bytes.to_vec();
-    let signed = bytes.len() - SIGNATURE;
-    let stub = pdu.stub();
-    protector
-        .open(trailer.level, &mut bytes, stub.clone(), signed)
-        .then(|| OpenedPdu {
-            head: bytes[..stub.start].to_vec(),
-            stub: bytes[stub].to_vec(),
-            trailer,
-        })
-}
-
-/// Protects a PDU again: its bytes as they go to the host.
-pub fn seal(protector: &mut NtlmProtector, pdu: &OpenedPdu) -> Vec<u8> {
-    let mut bytes = pdu.to_bytes();
-    let begin = pdu.head.len();
-    let stub = begin..begin + pdu.stub.len();
-    let signed = bytes.len() - SIGNATURE;
-    protector.seal(pdu.trailer.level, &mut bytes, stub, signed);
-    bytes
 }
