@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use accelerate::shared::testing::MemoryFiles;
+use accelerate::shared::memory_files::MemoryFiles;
 use bytes::Bytes;
 use engine::{
     ArrivalMethod, ConnectFailure, ConnectionId, Engine, EngineConfig, EngineInput, EngineLimits,

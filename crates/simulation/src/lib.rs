@@ -3,7 +3,7 @@
 //! ```text
 //!  client ── near node ══ emulate::Link ══ far node ── server
 //!  (script    (engine,                      (engine,    (scripts of HTTP,
-//!   over tcp)  LAN by tcp)                   LAN by tcp)  FTP and SMB)
+//!   over tcp)  LAN by tcp)                   LAN by tcp)  FTP, SMB and MAPI)
 //!      └─ tap        └─ tap
 //! ```
 //! The TCP of all hosts and nodes is the crate `tcp`, the path is `emulate`, the nodes are two engines
@@ -13,7 +13,7 @@
 //! A [`SimulatedSite`] transfers files and records the packets at the client and at the near end of
 //! the link. Time jumps from one event to the next, and one seed gives one result.
 //!
-//! Nodes and hosts take no processor time. The session's TLS connection carries its frames in the
+//! Nodes take no processor time. Programs of hosts react after a fixed time ([`HostLatency`]). The session's TLS connection carries its frames in the
 //! clear, and the dictionary is in memory only.
 
 #![forbid(unsafe_code)]
@@ -23,12 +23,15 @@
 mod host;
 mod node;
 mod packet;
+mod path_keys;
 mod recording;
 mod scripts;
 mod site;
 
+pub use path_keys::{LAN_ADDRESSES, LANS, public_path_keys, site_surroundings};
 pub use recording::{SiteRecording, TappedHeader, TappedPacket};
-pub use scripts::SimulatedWorkload;
+pub use scripts::{MailGeneration, SimulatedWorkload};
 pub use site::{
-    NodeCorrection, NodeSettings, SimulatedSite, SimulationFailure, SiteSettings, TransferOutcome,
+    HostLatency, NodeCorrection, NodeSettings, SimulatedSite, SimulationFailure, SiteSettings,
+    TransferOutcome,
 };

@@ -8,30 +8,30 @@
 //! address, as interception does, and opens connections with the client's address.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use accelerate::registry::AcceleratorEntry;
 use accelerate::settings::{LocatedValue, SettingValue, SettingsTable, TableSetting};
-use accelerate::shared::testing::MemoryFiles;
+use accelerate::shared::memory_files::MemoryFiles;
 use accelerate::{http, smb};
 use bytes::{Bytes, BytesMut};
 use engine::{
     ArrivalMethod, ConnectFailure, ConnectionId, Engine, EngineConfig, EngineInput, EngineLimits,
-    EngineOutput, FlowPolicy, LinkEnd, LinkId, NetworkRoute, NetworkSurroundings, PeerConfig,
-    RouteSide,
+    EngineOutput, FlowPolicy, LinkEnd, LinkId, PeerConfig,
 };
 use tcp::{ConnectionConfig, ConnectionNumber, FlowAddresses};
 use tunnel::DatagramAgreement;
 use tunnel::fec::RepairMode;
-use tunnel::packet::{self, ChallengeSeed, CipherSuite, KeyLimits, PathSecret};
-use tunnel::transport::{EcnMarking, PathKeys, PathSettings};
+use tunnel::packet::{self, ChallengeSeed, CipherSuite};
+use tunnel::transport::{EcnMarking, PathSettings};
 use tunnel::wire::{DATAGRAM_VERSION, DatagramOffer};
 use vocab::{NodeId, SeededRandom, Time};
 
 use crate::host::{HostSockets, SocketEvent};
 use crate::packet::datagram;
+use crate::path_keys::{LAN_ADDRESSES, LANS, public_path_keys, site_surroundings};
+use crate::scripts::MAILBOX_PORT;
 use crate::site::{NodeCorrection, NodeSettings};
 
 /// Index of the client's node, and of the server's.
@@ -42,8 +42,6 @@ pub(crate) const FAR: usize = 1;
 const LINK_ADDRESSES: [Ipv4Addr; 2] =
     [Ipv4Addr::new(198, 18, 11, 2), Ipv4Addr::new(198, 18, 12, 2)];
 const SESSION_PORT: u16 = 4433;
-/// Networks of the sites.
-const LANS: [&str; 2] = ["198.18.1.0/24", "198.18.2.0/24"];
 /// The one link between the nodes.
 const LINK: LinkId = LinkId(1);
 /// Time on the calendar at the start, since 1970.
@@ -82,7 +80,7 @@ pub(crate) struct SimulatedNode {
 impl SimulatedNode {
     pub(crate) fn new(own: usize, settings: NodeSettings, seed: u64) -> Self {
         let stream = |number| SeededRandom::for_stream(seed, number + own as u64 * 8);
-        let lan_address = ["198.18.1.1", "198.18.2.1"][own].parse();
+        let lan_address = LAN_ADDRESSES[own].parse();
         let lan_address: IpAddr = lan_address.expect("it is an address");
         let config = ConnectionConfig::default();
         let mut node = Self {
@@ -110,7 +108,10 @@ impl SimulatedNode {
             intercepts: false,
             carries_datagrams: false,
         };
-        node.input(Time::ZERO, EngineInput::Surroundings(surroundings(own)));
+        node.input(
+            Time::ZERO,
+            EngineInput::Surroundings(site_surroundings(own)),
+        );
         let since_1970 = CALENDAR_START;
         node.input(Time::ZERO, EngineInput::Calendar { since_1970 });
         match own {
@@ -439,31 +440,11 @@ impl SimulatedNode {
         }
     }
 
-    /// Starts datagrams with keys of a secret that both ends know, as TLS gives it to real nodes.
+    /// Starts datagrams with keys of a secret that both ends know.
     fn start_datagrams(&mut self, now: Time, agreement: DatagramAgreement) {
-        let DatagramAgreement {
-            role,
-            context,
-            connection_ids,
-            ..
-        } = agreement;
-        let suite = context.suite;
-        let export = |room: &mut [u8], _: &'static [u8], context: &[u8]| {
-            for (place, byte) in room.iter_mut().enumerate() {
-                *byte = context[place % context.len()];
-            }
-            Ok::<(), Infallible>(())
-        };
-        let Ok(mut secret) = PathSecret::export(role, context, export);
-        let (sealer, opener) = secret
-            .path(now, 0, connection_ids, KeyLimits::of(suite))
-            .expect("the first path of a link has keys");
         let own = self.own;
-        let keys = PathKeys {
-            sealer,
-            opener,
-            challenges: ChallengeSeed::new(|room| room.fill(own as u8)),
-        };
+        let challenges = ChallengeSeed::new(|room| room.fill(own as u8));
+        let keys = public_path_keys(now, agreement, challenges);
         let peer = SocketAddr::from((LINK_ADDRESSES[FAR], SESSION_PORT));
         let ready = EngineInput::DatagramsReady {
             link: LINK,
@@ -489,32 +470,25 @@ fn offer(own: usize) -> DatagramOffer {
     }
 }
 
-fn surroundings(own: usize) -> NetworkSurroundings {
-    let prefix = |text: &str| text.parse().expect("it is a prefix");
-    let route = |to: &str, side| NetworkRoute {
-        to: prefix(to),
-        side,
-    };
-    NetworkSurroundings {
-        routes: vec![
-            route("0.0.0.0/0", RouteSide::Other),
-            route(LANS[own], RouteSide::Lan),
-        ],
-        own: ["127.0.0.0/8", "::1", ["198.18.1.1", "198.18.2.1"][own]]
-            .map(prefix)
-            .to_vec(),
-    }
-}
-
 /// The configuration that the lab's nodes have.
 fn configuration(own: usize, settings: NodeSettings) -> EngineConfig {
     let mut policy = FlowPolicy::default();
-    let modes: [(&'static AcceleratorEntry, &str); 2] = match settings.is_accelerated {
-        true => [(&smb::ENTRY, "strict"), (&http::ENTRY, "on")],
-        false => [(&smb::ENTRY, "off"), (&http::ENTRY, "off")],
-    };
-    for (entry, mode) in modes {
-        let settings = (entry.parse)(&mode_table(mode)).expect("the accelerator has this mode");
+    let entries: [&'static AcceleratorEntry; 3] = [&smb::ENTRY, &http::ENTRY, &mapi::ENTRY];
+    for entry in entries {
+        let mode = match (settings.is_accelerated, entry.name) {
+            (false, _) => "off",
+            (true, name) if name == smb::ENTRY.name => "strict",
+            (true, _) => "on",
+        };
+        let mut table = SettingsTable {
+            settings: vec![setting("mode", SettingValue::Text(mode.to_owned()))],
+        };
+        if entry.name == mapi::ENTRY.name {
+            let port = located(SettingValue::Number(MAILBOX_PORT.into()));
+            let ports = SettingValue::List(vec![port]);
+            table.settings.push(setting("ports", ports));
+        }
+        let settings = (entry.parse)(&table).expect("the accelerator has these settings");
         policy.accelerators.set(entry, settings);
     }
     EngineConfig {
@@ -541,16 +515,15 @@ fn configuration(own: usize, settings: NodeSettings) -> EngineConfig {
     }
 }
 
-/// The table `mode = "..."`.
-fn mode_table(mode: &str) -> SettingsTable {
-    SettingsTable {
-        settings: vec![TableSetting {
-            key: "mode".to_owned(),
-            key_span: 0..0,
-            value: LocatedValue {
-                value: SettingValue::Text(mode.to_owned()),
-                span: 0..0,
-            },
-        }],
+fn setting(key: &str, value: SettingValue) -> TableSetting {
+    TableSetting {
+        key: key.to_owned(),
+        key_span: 0..0,
+        value: located(value),
     }
+}
+
+/// A value that stands in no file.
+fn located(value: SettingValue) -> LocatedValue {
+    LocatedValue { value, span: 0..0 }
 }

@@ -1,17 +1,18 @@
 //! The site: hosts, nodes and link in one loop of virtual time.
 
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
 use emulate::{Link, LinkConfig, LinkDirection};
 use engine::EngineInput;
-use tcp::{ConnectionConfig, FlowAddresses, TcpSegment, emit_packet};
+use tcp::{ConnectionConfig, ConnectionNumber, FlowAddresses, TcpSegment, emit_packet};
 use testkit::{VirtualClock, earliest};
 use thiserror::Error;
 use vocab::{SeededRandom, Time};
 
-use crate::host::HostSockets;
+use crate::host::{HostSockets, SocketEvent};
 use crate::node::{CALENDAR_START, FAR, NEAR, SimulatedNode};
 use crate::packet::{self, LinkPacket};
 use crate::recording::{SiteRecording, TappedHeader, TappedPacket};
@@ -38,14 +39,28 @@ pub struct SiteSettings {
     pub link: LinkConfig,
     /// The nodes; `None` for client and server alone.
     pub nodes: Option<NodeSettings>,
+    /// Response times of the hosts' programs.
+    pub hosts: HostLatency,
     /// Seed of sequence numbers and of the nodes' chances.
     pub seed: u64,
 }
 
+/// Time from an event of a connection to the program's reaction. TCP itself reacts at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostLatency {
+    /// Time of the client program.
+    pub client: Duration,
+    /// Time of the server program.
+    pub server: Duration,
+}
+
+/// Events that a program has not reacted to.
+type WaitingEvents = VecDeque<(Time, ConnectionNumber, SocketEvent)>;
+
 /// Settings of both nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeSettings {
-    /// True if the accelerators of SMB and HTTP are on.
+    /// True if the accelerators of SMB, HTTP and MAPI are on.
     pub is_accelerated: bool,
     /// Forward error correction.
     pub correction: NodeCorrection,
@@ -87,6 +102,9 @@ pub struct SimulatedSite {
     server: HostSockets,
     nodes: Option<[SimulatedNode; 2]>,
     link: Link,
+    latency: HostLatency,
+    client_events: WaitingEvents,
+    server_events: WaitingEvents,
     recording: Option<SiteRecording>,
     /// Time of the last answer to an ICMP echo.
     echo_answered: Option<Time>,
@@ -98,7 +116,12 @@ impl SimulatedSite {
     /// # Errors
     /// Fails when the models cannot use the link, or the session does not start over it.
     pub fn new(settings: SiteSettings) -> Result<Self, SimulationFailure> {
-        let SiteSettings { link, nodes, seed } = settings;
+        let SiteSettings {
+            link,
+            nodes,
+            hosts: latency,
+            seed,
+        } = settings;
         for way in [&link.forward, &link.back] {
             let checked = way.check();
             checked.map_err(|error| SimulationFailure::Link(error.to_string()))?;
@@ -113,6 +136,9 @@ impl SimulatedSite {
             server: host(SERVER, 102),
             nodes: nodes.map(|nodes| [NEAR, FAR].map(|own| SimulatedNode::new(own, nodes, seed))),
             link: Link::new(link),
+            latency,
+            client_events: VecDeque::new(),
+            server_events: VecDeque::new(),
             recording: None,
             echo_answered: None,
         };
@@ -205,7 +231,8 @@ impl SimulatedSite {
         let mut server = ServerScript::new(workload, files, CALENDAR_START);
         client.start(&mut self.client, SERVER.into());
         let is_in_time = self.run(TRANSFER_MOST, Some(&mut *client), &mut server, |_| false);
-        let failure = match (client.failure(), is_in_time) {
+        // The server's failure is the cause of the client's.
+        let failure = match (server.failure().or(client.failure()), is_in_time) {
             (Some(failure), _) => Some(failure.to_owned()),
             (None, true) => None,
             (None, false) => Some(format!(
@@ -248,6 +275,8 @@ impl SimulatedSite {
                 self.client.poll_timeout(),
                 self.server.poll_timeout(),
                 self.link.poll_timeout(),
+                self.client_events.front().map(|event| event.0),
+                self.server_events.front().map(|event| event.0),
             ];
             match earliest(nodes.chain(own)) {
                 Some(next) if next <= end => self.clock.jump_to(next),
@@ -275,11 +304,21 @@ impl SimulatedSite {
             let mut moved = self.exchange(now);
             while let Some((socket, event)) = self.client.poll_event() {
                 moved = true;
+                let due = now + self.latency.client;
+                self.client_events.push_back((due, socket, event));
+            }
+            while let Some((socket, event)) = self.server.poll_event() {
+                moved = true;
+                let due = now + self.latency.server;
+                self.server_events.push_back((due, socket, event));
+            }
+            while let Some((socket, event)) = next_due(now, &mut self.client_events) {
+                moved = true;
                 if let Some(client) = client.as_deref_mut() {
                     client.handle(&mut self.client, socket, event);
                 }
             }
-            while let Some((socket, event)) = self.server.poll_event() {
+            while let Some((socket, event)) = next_due(now, &mut self.server_events) {
                 moved = true;
                 server.handle(now, &mut self.server, socket, event);
             }
@@ -391,6 +430,12 @@ impl SimulatedSite {
         }
         moved
     }
+}
+
+/// The next event that its program reacts to now.
+fn next_due(now: Time, events: &mut WaitingEvents) -> Option<(ConnectionNumber, SocketEvent)> {
+    let (_, socket, event) = events.pop_front_if(|(due, ..)| *due <= now)?;
+    Some((socket, event))
 }
 
 /// The next packet of a node for the link.

@@ -62,6 +62,7 @@ const MAY_USE: [(&str, &[&str]); 25] = [
             "reduce",
             "tunnel",
             "accelerate",
+            "mapi",
             "engine",
             "testkit",
         ],
@@ -93,8 +94,17 @@ const MAY_USE: [(&str, &[&str]); 25] = [
     (
         "bench",
         &[
-            "vocab", "emulate", "reduce", "tunnel", "measure", "host", "capture", "estimate",
-            "emulator", "lab",
+            "vocab",
+            "emulate",
+            "reduce",
+            "tunnel",
+            "measure",
+            "simulation",
+            "host",
+            "capture",
+            "estimate",
+            "emulator",
+            "lab",
         ],
     ),
     (

@@ -15,7 +15,7 @@ use super::shared::HttpState;
 use super::tls::frames::TlsFrame;
 use super::wire::{BodyExpectation, MessagePart, MessageReader, Requests, Responses};
 use crate::AcceleratorInput;
-use crate::shared::testing::MemoryFiles;
+use crate::shared::memory_files::MemoryFiles;
 use crate::shared::{SharedInput, SharedOutput, SharedState, StartContext, StateKey};
 
 /// What a client sends on one connection: pipelined requests, one with a body in chunks.

@@ -18,10 +18,9 @@
 //! record may be incomplete.
 
 mod files;
+pub mod memory_files;
 mod report;
 mod sealed_log;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

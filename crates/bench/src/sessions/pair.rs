@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tunnel::packet::{ChallengeSeed, CipherSuite, ConnectionId, KeyLimits, PathSecret};
-use tunnel::transport::{DatagramTransport, EcnMarking, PathKeys, PathSettings, TransportStatus};
+use simulation::public_path_keys;
+use tunnel::packet::{ChallengeSeed, CipherSuite, ConnectionId};
+use tunnel::transport::{DatagramTransport, EcnMarking, PathSettings, TransportStatus};
 use tunnel::wire::{DATAGRAM_VERSION, DatagramOffer};
 use tunnel::{
     DatagramAgreement, LinkEnd, LinkId, OpenAnswer, OpenRequest, Session, SessionConfig,
@@ -385,31 +386,9 @@ impl SessionPair {
             ..self.plan.transport
         };
         let peer = (side == 0).then_some(address(1));
-        let DatagramAgreement {
-            role,
-            context,
-            connection_ids,
-            ..
-        } = agreement;
-        let suite = context.suite;
         self.sessions[side].start_datagrams(now, link, |now, random| {
-            // Both ends of a TLS connection export the same.
-            let export = |room: &mut [u8], _: &'static [u8], context: &[u8]| {
-                for (place, byte) in room.iter_mut().enumerate() {
-                    *byte = context[place % context.len()];
-                }
-                Ok::<(), std::convert::Infallible>(())
-            };
-            let Ok(mut secret) = PathSecret::export(role, context, export);
-            let (sealer, opener) = secret
-                .path(now, 0, connection_ids, KeyLimits::of(suite))
-                .expect("it is the first path");
             let challenges = ChallengeSeed::new(|room| random.fill(room));
-            let keys = PathKeys {
-                sealer,
-                opener,
-                challenges,
-            };
+            let keys = public_path_keys(now, agreement, challenges);
             DatagramTransport::new(now, keys, peer, settings)
         });
     }

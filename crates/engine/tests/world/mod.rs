@@ -14,21 +14,22 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use accelerate::registry::AcceleratorEntry;
-use accelerate::shared::testing::MemoryFiles;
+use accelerate::shared::memory_files::MemoryFiles;
 use accelerate::shared::{FileRequest, PurgeCount};
 use accelerate::smb::testing::FileServer;
 use bytes::{Bytes, BytesMut};
 use engine::{
     ArrivalMethod, ConnectFailure, ConnectionId, Engine, EngineConfig, EngineEvent, EngineInput,
-    EngineLimits, EngineOutput, FlowPolicy, IpPrefix, LinkEnd, LinkId, NetworkRoute,
-    NetworkSurroundings, PeerConfig, RouteSide,
+    EngineLimits, EngineOutput, FlowPolicy, IpPrefix, LinkEnd, LinkId, NetworkRoute, PeerConfig,
+    RouteSide,
 };
 use reduce::testing::MemoryDisk;
 use reduce::{DictionaryConfig, DictionaryKey, DiskCompletion};
+use simulation::{public_path_keys, site_surroundings};
 use testkit::{BytePipe, PipeConfig};
 use tunnel::DatagramAgreement;
-use tunnel::packet::{self, ChallengeSeed, CipherSuite, KeyLimits, PathSecret};
-use tunnel::transport::{EcnMarking, PathKeys};
+use tunnel::packet::{self, ChallengeSeed, CipherSuite};
+use tunnel::transport::EcnMarking;
 use tunnel::wire::{DATAGRAM_VERSION, DatagramOffer};
 use vocab::{Bitrate, ByteCount, NodeId, SeededRandom, Time};
 
@@ -290,13 +291,13 @@ impl TwoNodeWorld {
 
     /// Reports each node's network to its engine: a LAN, a WAN, and an address in each.
     pub(crate) fn look_around(&mut self, own: usize) {
-        let surroundings = surroundings(own);
+        let surroundings = site_surroundings(own);
         self.input(own, EngineInput::Surroundings(surroundings));
     }
 
     /// Reports one more network behind the LAN, as the shell would.
     pub(crate) fn add_lan_route(&mut self, own: usize, to: &str) {
-        let mut surroundings = surroundings(own);
+        let mut surroundings = site_surroundings(own);
         surroundings.routes.push(NetworkRoute {
             to: to.parse().unwrap(),
             side: RouteSide::Lan,
@@ -708,28 +709,8 @@ impl TwoNodeWorld {
 
     /// Starts datagrams with the inputs of TLS and the system: the same secret at both ends.
     fn start_datagrams(&mut self, own: usize, link: LinkId, agreement: DatagramAgreement) {
-        let DatagramAgreement {
-            role,
-            context,
-            connection_ids,
-            ..
-        } = agreement;
-        let suite = context.suite;
-        let export = |room: &mut [u8], _: &'static [u8], context: &[u8]| {
-            for (place, byte) in room.iter_mut().enumerate() {
-                *byte = context[place % context.len()];
-            }
-            Ok::<(), std::convert::Infallible>(())
-        };
-        let Ok(mut secret) = PathSecret::export(role, context, export);
-        let (sealer, opener) = secret
-            .path(self.now, 0, connection_ids, KeyLimits::of(suite))
-            .unwrap();
-        let keys = PathKeys {
-            sealer,
-            opener,
-            challenges: ChallengeSeed::new(|room| room.fill(own as u8)),
-        };
+        let challenges = ChallengeSeed::new(|room| room.fill(own as u8));
+        let keys = public_path_keys(self.now, agreement, challenges);
         let ready = EngineInput::DatagramsReady {
             link,
             keys: Box::new(keys),
@@ -1085,26 +1066,6 @@ impl TestHost {
             random.fill(&mut bytes);
             self.to_send.push_back(bytes.into());
         }
-    }
-}
-
-/// See [`TwoNodeWorld::look_around`].
-fn surroundings(own: usize) -> NetworkSurroundings {
-    let prefix = |text: &str| text.parse::<IpPrefix>().unwrap();
-    let lan = ["198.18.1.0/24", "198.18.2.0/24"][own];
-    let route = |to: &str, side| NetworkRoute {
-        to: prefix(to),
-        side,
-    };
-    NetworkSurroundings {
-        routes: vec![
-            route("0.0.0.0/0", RouteSide::Other),
-            route("198.18.0.0/24", RouteSide::Other),
-            route(lan, RouteSide::Lan),
-        ],
-        own: ["127.0.0.0/8", "::1", ["198.18.1.1", "198.18.2.1"][own]]
-            .map(prefix)
-            .to_vec(),
     }
 }
 

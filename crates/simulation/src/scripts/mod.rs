@@ -5,9 +5,14 @@
 //! | HTTP | a connection for each file, as one curl per file |
 //! | FTP | one session, with a data connection for each file, as one curl |
 //! | SMB | a session for each file, and one READ of 60 KiB after the other |
+//! | MAPI | a session for each attachment, and one RopReadStream after the other |
+//!
+//! What a host sends is data: a message that a script does not understand ends the transfer with a
+//! failure that names it.
 
 mod ftp;
 mod http;
+mod mail;
 mod smb;
 
 use std::collections::BTreeMap;
@@ -19,14 +24,18 @@ use tcp::ConnectionNumber;
 use vocab::Time;
 
 use crate::host::{HostSockets, SocketEvent};
+pub use mail::MailGeneration;
 
 /// Ports of the servers, and of the one data connection at a time that FTP has.
 const HTTP_PORT: u16 = 80;
 const FTP_PORT: u16 = 21;
 const SMB_PORT: u16 = 445;
 const FTP_DATA_PORT: u16 = 30_000;
+/// Port of the mailbox. No endpoint mapper names it: the nodes' configuration does.
+pub(crate) const MAILBOX_PORT: u16 = 6001;
 /// All ports on which the server listens.
-pub(crate) const SERVER_PORTS: [u16; 4] = [HTTP_PORT, FTP_PORT, SMB_PORT, FTP_DATA_PORT];
+pub(crate) const SERVER_PORTS: [u16; 5] =
+    [HTTP_PORT, FTP_PORT, SMB_PORT, FTP_DATA_PORT, MAILBOX_PORT];
 
 /// Workload of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +51,11 @@ pub enum SimulatedWorkload {
         /// Bytes of a READ.
         block: u32,
     },
+    /// MAPI with one RopReadStream in flight.
+    MailDownload {
+        /// Generation of the client.
+        generation: MailGeneration,
+    },
 }
 
 impl SimulatedWorkload {
@@ -50,7 +64,10 @@ impl SimulatedWorkload {
     pub const fn is_upload(self) -> bool {
         match self {
             Self::FtpUpload => true,
-            Self::HttpDownload | Self::FtpDownload | Self::SmbSerialDownload { .. } => false,
+            Self::HttpDownload
+            | Self::FtpDownload
+            | Self::SmbSerialDownload { .. }
+            | Self::MailDownload { .. } => false,
         }
     }
 }
@@ -81,6 +98,9 @@ pub(crate) fn client(
         SimulatedWorkload::SmbSerialDownload { block } => {
             Box::new(smb::SerialSmbClient::new(files, block))
         }
+        SimulatedWorkload::MailDownload { generation } => {
+            Box::new(mail::MailClientScript::new(files, generation))
+        }
     }
 }
 
@@ -90,6 +110,9 @@ pub(crate) struct ServerScript {
     http: http::HttpServer,
     ftp: ftp::FtpServer,
     smb: Option<smb::SmbServer>,
+    mail: Option<mail::MailboxServer>,
+    /// Text of the first failure.
+    failure: Option<String>,
     ports: BTreeMap<ConnectionNumber, u16>,
 }
 
@@ -115,6 +138,9 @@ impl ServerScript {
             SimulatedWorkload::SmbSerialDownload { .. } => {
                 script.smb = Some(smb::SmbServer::new(served));
             }
+            SimulatedWorkload::MailDownload { .. } => {
+                script.mail = Some(mail::MailboxServer::new(served));
+            }
         }
         script
     }
@@ -137,12 +163,32 @@ impl ServerScript {
             Some(&FTP_PORT) => self.ftp.handle_control(sockets, socket, event),
             Some(&FTP_DATA_PORT) => self.ftp.handle_data(sockets, socket, event),
             Some(&SMB_PORT) => {
-                if let Some(smb) = &mut self.smb {
-                    smb.handle(sockets, socket, event);
+                if let Some(smb) = &mut self.smb
+                    && let Err(problem) = smb.handle(sockets, socket, event)
+                {
+                    self.fail(sockets, socket, format!("the SMB server: {problem}"));
+                }
+            }
+            Some(&MAILBOX_PORT) => {
+                if let Some(mail) = &mut self.mail
+                    && let Err(problem) = mail.handle(sockets, socket, event)
+                {
+                    self.fail(sockets, socket, format!("the mailbox server: {problem}"));
                 }
             }
             Some(_) | None => {}
         }
+    }
+
+    /// Resets a connection whose client the server does not understand.
+    fn fail(&mut self, sockets: &mut HostSockets, socket: ConnectionNumber, problem: String) {
+        sockets.abort(socket);
+        self.failure.get_or_insert(problem);
+    }
+
+    /// Text of the first failure, if there was one.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     /// Files that were sent to the server, in the order of `files`.

@@ -4,6 +4,7 @@ use emulate::DirectionConfig;
 use vocab::{Bitrate, ByteCount, Probability};
 
 use super::*;
+use crate::scripts::MailGeneration;
 
 const RATE: u64 = 10_000_000;
 const BLOCK: u32 = 61_440;
@@ -26,6 +27,7 @@ fn site(is_accelerated: Option<bool>, loss: f64) -> SimulatedSite {
             is_accelerated,
             correction: NodeCorrection::Auto,
         }),
+        hosts: HostLatency::default(),
         seed: 3,
     })
     .unwrap()
@@ -43,11 +45,20 @@ fn files(bytes: usize) -> Vec<(String, Bytes)> {
     ]
 }
 
-const WORKLOADS: [SimulatedWorkload; 4] = [
+const WORKLOADS: [SimulatedWorkload; 7] = [
     SimulatedWorkload::HttpDownload,
     SimulatedWorkload::FtpDownload,
     SimulatedWorkload::FtpUpload,
     SimulatedWorkload::SmbSerialDownload { block: BLOCK },
+    SimulatedWorkload::MailDownload {
+        generation: MailGeneration::Xp,
+    },
+    SimulatedWorkload::MailDownload {
+        generation: MailGeneration::Plain2003,
+    },
+    SimulatedWorkload::MailDownload {
+        generation: MailGeneration::Optimised2003,
+    },
 ];
 
 #[test]
@@ -83,6 +94,34 @@ fn serial_reads_wait_a_round_trip_unless_accelerated() {
     assert!(baseline > waits + line, "{baseline:?}");
     assert!(transport > waits + line, "{transport:?}");
     assert!(accelerated < line + waits / 2, "{accelerated:?}");
+}
+
+#[test]
+fn programs_react_after_their_latency() {
+    let took = |hosts| {
+        let mut site = SimulatedSite::new(SiteSettings {
+            link: link(0.0),
+            nodes: None,
+            hosts,
+            seed: 3,
+        })
+        .unwrap();
+        let began = site.now();
+        let workload = SimulatedWorkload::SmbSerialDownload { block: BLOCK };
+        let files = files(BLOCK as usize * 10);
+        assert_eq!(site.transfer(workload, &files[..1]).failure, None);
+        site.now().since(began)
+    };
+    let at_once = took(HostLatency::default());
+    let slow = took(HostLatency {
+        client: Duration::from_millis(5),
+        server: Duration::from_millis(2),
+    });
+    // Ten READs, and six requests before and behind them.
+    let more = slow - at_once;
+    let expected = Duration::from_millis(16 * 7);
+    assert!(more >= expected, "{more:?}");
+    assert!(more < expected + Duration::from_millis(60), "{more:?}");
 }
 
 #[test]
@@ -128,6 +167,7 @@ fn link_that_carries_nothing_has_no_session() {
             is_accelerated: false,
             correction: NodeCorrection::Off,
         }),
+        hosts: HostLatency::default(),
         seed: 1,
     });
     assert!(matches!(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::shared::testing::MemoryFiles;
+use crate::shared::memory_files::MemoryFiles;
 
 const SET: u8 = 1;
 const REMOVED: u8 = 2;

@@ -1,4 +1,6 @@
-//! An accelerator's disk in memory, for tests: it fails, fills up and loses unsynced data.
+//! An accelerator's disk in memory, for simulations and tests: it can fail, fill up and lose unsynced data.
+//!
+//! A request that contradicts the content is answered with a fault, as a damaged disk would.
 
 use std::collections::BTreeMap;
 
@@ -65,6 +67,7 @@ impl MemoryFiles {
     ///
     /// # Panics
     /// When there is no such file.
+    #[cfg(any(test, feature = "testing"))]
     pub fn damage(&mut self, file: &str, damage: impl FnOnce(&mut Vec<u8>)) {
         let file = file.parse().ok().and_then(|file| self.files.get_mut(&file));
         let file = file.expect("there is such a file");
@@ -99,7 +102,11 @@ impl MemoryFiles {
             } => {
                 self.check_room()?;
                 let content = &mut self.files.entry(file).or_default().content;
-                assert_eq!(content.len() as u64, offset, "an append is at the end");
+                if content.len() as u64 != offset {
+                    return Err(FileFault::Io(format!(
+                        "an append at {offset} is not at the end of the file"
+                    )));
+                }
                 content.extend_from_slice(&bytes);
             }
             FileOperation::Truncate { file, length } => {
