@@ -5,7 +5,7 @@
 #
 # DIR is what `trunkline demo --keep DIR` or `trunkline lab run PLAN --keep DIR` has left: captures/ and
 # samples.csv. It shares no code with the lab. A row's time runs from the first request for the data
-# (HTTP GET; FTP RETR or STOR; the first SMB2 READ or WRITE after the CREATE) to the first segment
+# (HTTP GET; FTP RETR or STOR; the first SMB2 READ or WRITE after the CREATE; the first RopReadStream) to the first segment
 # that acknowledges the last byte of the data; its WAN bytes are the IP packets at the emulator from
 # the file's first packet (SYN, EPSV or CREATE) to the next file's. Markers, UDP packets to port 9,
 # say where each workload begins and ends.
@@ -123,6 +123,29 @@ while read -r name; do
             done = acknowledged(i, j, stream[i], 445, 0) - time[i] + acknowledged(j, k, stream[i], 445, 0) - time[j]
             return 1
         }
+        # Method of a DCE/RPC request: EcDoDisconnect is 1, EcDoRpc 2, EcDoRpcExt2 11.
+        function rpc(i) { return starts(i, "050000") ? substr(payload[i], 45, 4) : "" }
+        # RopReadStream is 2c, XORed with a5 unless the flag XorMagic of RPC_HEADER_EXT is missing.
+        function reads_stream(i) {
+            if (rpc(i) == "0200") return substr(payload[i], 117, 2) == "89"
+            if (rpc(i) != "0b00") return 0
+            return substr(payload[i], 125, 2) == (substr(payload[i], 110, 1) ~ /[2367abef]/ ? "89" : "2c")
+        }
+        # The attachment with this number: each has a connection of its own.
+        function mapi(number,    i, j, k, seen, known) {
+            for (i = begin; i < finish; i++)
+                if (reads_stream(i) && !(stream[i] in seen)) {
+                    seen[stream[i]] = 1
+                    if (++known == number) break
+                }
+            if (i == finish) return 0
+            for (j = begin; j < finish; j++) if (stream[j] == stream[i] && syn[j]) break
+            for (k = i; k < finish; k++)
+                if (stream[k] == stream[i] && dport[k] == dport[i] && rpc(k) == "0100") break
+            start = time[j]; asked = time[i]
+            done = acknowledged(i, k, stream[i], dport[i], 0)
+            return 1
+        }
         BEGIN {
             FS = "\t"
             for (i = 1; i < 256; i++) {
@@ -161,6 +184,10 @@ while read -r name; do
                 else if (workload[row] == "ftp-upload") found = ftp(file[row], "STOR", 1)
                 else if (workload[row] == "smb-download" || workload[row] == "smb-serial-download")
                     found = smb2(file[row], 0)
+                else if (workload[row] ~ /^mapi-/) {
+                    place_of = label[row - 1] == label[row] ? place_of + 1 : 1
+                    found = mapi(place_of)
+                }
                 else if (workload[row] == "smb-office") found = office(file[row])
                 else if (workload[row] == "smb-upload") found = smb2(file[row], 1)
                 ok[row] = found; starts_at[row] = start; took[row] = done - asked

@@ -75,7 +75,7 @@ fec = ["off", "auto"]
         seed("unknown-key", small.replace("losses", "lossses")),
         seed("unknown-link", small.replace("[\"a\"]", "[\"b\"]")),
         seed("twice", small.replace("[\"a\"]", "[\"a\", \"a\"]")),
-        seed("not-built", small.replace("http-download", "mapi-xp")),
+        seed("mailbox", small.replace("http-download", "mapi-xp")),
         seed("no-toml", "[[link\n= é\n"),
     ]
 }

@@ -40,7 +40,7 @@ pub enum CaptureMode {
 }
 
 /// Debian's package for each program the lab may need.
-const PACKAGES: [(&str, &str); 15] = [
+const PACKAGES: [(&str, &str); 16] = [
     ("ip", "iproute2"),
     ("ss", "iproute2"),
     ("tc", "iproute2"),
@@ -54,6 +54,7 @@ const PACKAGES: [(&str, &str); 15] = [
     ("smbnetfs", "smbnetfs"),
     ("smbtorture", "samba-testsuite"),
     ("curl", "curl"),
+    ("python3", "python3"),
     ("unshare", "util-linux"),
     ("mount", "mount"),
 ];

@@ -7,6 +7,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
@@ -60,7 +61,7 @@ impl BenchMapi {
             "no cell has this name; a cell has a name such as {}",
             MapiCell::of_default()[0].name()
         );
-        let python = installed_python(PYTHON_VARIABLE, "mailbox")?;
+        let python = python()?;
         let display = progress();
         let began = Instant::now();
         let report = mapi::measure(&environment()?, &python, &cells, &display)?;
@@ -87,6 +88,12 @@ impl BenchMapi {
             (false, _) => MapiCell::every().into_iter().filter(chosen).collect(),
         }
     }
+}
+
+/// The Python of the mail server and its clients: the one that the variable names, or the one that the
+/// project's installation has made.
+pub(crate) fn python() -> Result<PathBuf> {
+    installed_python(PYTHON_VARIABLE, "mailbox")
 }
 
 fn document(report: &MapiReport) -> Value {

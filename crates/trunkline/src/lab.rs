@@ -13,6 +13,7 @@ use lab::cells::{
 use lab::report;
 use serde_json::{Value, json};
 
+use crate::bench_mapi;
 use crate::bench_smb;
 use crate::demo::{self, OutputArguments};
 use crate::environment::environment;
@@ -201,7 +202,6 @@ impl CheckArguments {
             .collect();
         let series = cells::series(&plan, &chosen, &all);
         let expected = cells::expected_time(&plan, &series, sizes);
-        let not_built = chosen.iter().filter(|cell| !cell.is_built()).count();
         if self.json {
             let cells: Vec<Value> = chosen
                 .iter()
@@ -213,7 +213,6 @@ impl CheckArguments {
                         "link": cell.settings.to_string(),
                         "workload": cell.workload.name(),
                         "bytes": sizes.bytes(cell),
-                        "is_built": cell.is_built(),
                     })
                 })
                 .collect();
@@ -221,16 +220,14 @@ impl CheckArguments {
                 "title": plan.title,
                 "cells": cells,
                 "expected_s": expected.as_secs_f64().round(),
-                "not_built": not_built,
             });
             say!("{}", serde_json::to_string_pretty(&document)?);
             return Ok(());
         }
         for cell in &chosen {
-            let size = match (cell.is_built(), sizes.bytes(cell)) {
-                (false, _) => "not built".to_owned(),
-                (true, 0) => "file set".to_owned(),
-                (true, bytes) => vocab::ByteCount::new(bytes).to_string(),
+            let size = match sizes.bytes(cell) {
+                0 => "file set".to_owned(),
+                bytes => vocab::ByteCount::new(bytes).to_string(),
             };
             say!(
                 "{:<58} {size:>12}",
@@ -238,7 +235,7 @@ impl CheckArguments {
             );
         }
         say!(
-            "{} cells, {not_built} of them not built; about {:.0} minutes",
+            "{} cells; about {:.0} minutes",
             chosen.len(),
             (expected.as_secs_f64() / 60.0).ceil()
         );
@@ -280,6 +277,7 @@ impl LabRunArguments {
                 sizes,
                 cells: self.choice.cells.clone(),
                 python: bench_smb::python().ok(),
+                mail_python: bench_mapi::python().ok(),
                 certificate: crate::emulate::calibrate::citation(),
             };
             cells::run(&environment()?, &plan, &text, &options, &progress)
@@ -353,11 +351,11 @@ fn write(outcome: &CampaignOutcome, directory: &Path, output: &ReportOutput) -> 
     }
     show!("{}", report::campaign_table(outcome));
     say!(
-        "{} cells measured, {} failed, {} left, {} not built; {:.0} s in all",
+        "{} cells measured, {} failed, {} left, {} not simulated; {:.0} s in all",
         outcome.count(CellStatus::Measured),
         outcome.count(CellStatus::Failed),
         outcome.count(CellStatus::NotMeasured),
-        outcome.count(CellStatus::NotBuilt),
+        outcome.count(CellStatus::NotSimulated),
         outcome.took_s()
     );
     say!("report: {}", page_path.display());

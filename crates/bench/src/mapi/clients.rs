@@ -10,10 +10,14 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::cells::{MailAction, MailClient, MailProtection};
-use super::server::{DOMAIN, PASSWORD, SUBJECT, USER};
 use host::{command, kernel, wait};
-use lab::mailbox::MailboxPrograms;
+use lab::mailbox::{ACCOUNT, MailboxPrograms};
 use lab::topology::{LabSite, LabTopology};
+
+/// Subject of the message whose attachment is measured.
+pub(super) const SUBJECT: &str = "measured";
+/// Subject of the message whose attachment makes a path known.
+pub(super) const WARM_UP_SUBJECT: &str = "warm-up";
 
 /// A client that takes longer than this for one action hangs: listing 500 messages at the longest
 /// delay without Trunkline takes some seconds, and transfers have limits of their own.
@@ -89,7 +93,11 @@ impl MailClientPlace<'_> {
     pub(super) fn run(&self, site: LabSite, order: &ClientOrder<'_>) -> Result<ClientOutcome> {
         let name = format!("{} {}", order.client.name(), order.action.name());
         let account = self.directory.join("account.json");
-        let identity = json!({"user": USER, "password": PASSWORD, "domain": DOMAIN});
+        let identity = json!({
+            "user": ACCOUNT.user,
+            "password": ACCOUNT.password,
+            "domain": ACCOUNT.domain,
+        });
         fs::write(&account, identity.to_string())?;
         let (output, log) = (
             self.directory.join(format!("{}.out", site.host())),

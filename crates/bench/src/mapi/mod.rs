@@ -6,7 +6,7 @@
 //!  lane ── ...                                                         ┘
 //! ```
 //! [`MapiCell`] says what is measured, `schedule` in which order and what beside what, `stand` is one
-//! lane's place, `server` its mail server, `clients` runs the client programs, and [`exchange`] tries
+//! lane's place with its mail server, `clients` runs the client programs, and [`exchange`] tries
 //! every client and protection without timing it.
 //!
 //! Server and clients are Python programs, so the rate of both alone is measured first.
@@ -15,7 +15,6 @@ mod cells;
 mod clients;
 mod exchanges;
 mod schedule;
-mod server;
 mod stand;
 
 pub use cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};

@@ -17,16 +17,15 @@ use serde::Serialize;
 use vocab::SeededRandom;
 
 use super::cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
-use super::clients::{ClientOrder, ClientOutcome, MailClientPlace};
-use super::server::{MailServer, MailboxContent, PASSWORD, USER, WARM_UP_SUBJECT, sha256_of};
+use super::clients::{ClientOrder, ClientOutcome, MailClientPlace, SUBJECT, WARM_UP_SUBJECT};
 use crate::lines::LinkKind;
 use crate::reasons::{self, AccelerationReason, load_average};
 use host::kernel::ProcessSignal;
 use host::machine::ProcessorTime;
 use host::process::RunningProcess;
 use host::run::LabRun;
-use host::{ProgramEnvironment, kernel};
-use lab::mailbox::MailboxPrograms;
+use host::{ProgramEnvironment, command, kernel};
+use lab::mailbox::{ACCOUNT, MailServer, MailboxDescription, MailboxPrograms};
 use lab::nodes::{ExtraConfiguration, LabNodes};
 use lab::topology::{LabSite, LabTopology, LinkArguments, OffloadMode, TUN_NEAR};
 
@@ -49,6 +48,30 @@ pub(super) const BASELINE_LIMIT_SECONDS: f64 = 60.0;
 
 /// Size of the attachment with which the peers alone are measured.
 const PEER_BYTES: u64 = 20_000_000;
+
+/// Messages of the folder that is listed.
+const INBOX_MESSAGES: usize = 500;
+
+/// Content of the mailbox.
+#[derive(Clone, Debug)]
+struct MailboxContent {
+    /// The measured attachment.
+    attachment: PathBuf,
+    /// The attachment of the message that makes a path known.
+    warm_up: PathBuf,
+    /// Characters of a message's body in the folder that is synchronised.
+    sync_body: usize,
+}
+
+impl MailboxContent {
+    fn description(&self) -> MailboxDescription {
+        MailboxDescription::default()
+            .with_folder("Inbox", INBOX_MESSAGES, None)
+            .with_folder("Sync", SYNC_MESSAGES as usize, Some(self.sync_body))
+            .with_attachment(SUBJECT, &self.attachment)
+            .with_attachment(WARM_UP_SUBJECT, &self.warm_up)
+    }
+}
 
 /// One lane.
 pub(super) struct MapiLane {
@@ -216,7 +239,7 @@ impl MapiLane {
     /// Writes the file with the account, and says how the nodes' configuration names it.
     fn account_file(&self) -> Result<String> {
         let path = self.directory.join("accounts");
-        let line = format!("*\\{USER}:password:{PASSWORD}\n");
+        let line = format!("*\\{}:password:{}\n", ACCOUNT.user, ACCOUNT.password);
         // Never open to others, not even as it is made.
         fs::OpenOptions::new()
             .write(true)
@@ -382,7 +405,7 @@ impl MapiLane {
             &self.topology,
             &self.logs,
             &self.programs,
-            &self.content,
+            &self.content.description(),
         )?;
         self.server = Some(server);
         Ok(())
@@ -460,6 +483,17 @@ fn device_bytes(text: &str, device: &str) -> Option<u64> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let field = |place: usize| fields.get(place)?.parse::<u64>().ok();
     Some(field(0)? + field(8)?)
+}
+
+/// The SHA-256 of the first bytes of a file.
+///
+/// # Errors
+/// Fails when the file cannot be read.
+fn sha256_of(file: &Path, bytes: u64) -> Result<String> {
+    let command = format!("head -c {bytes} '{}' | sha256sum", file.display());
+    let said = command::run("sh", ["-c", &command])?;
+    let hash = said.split_whitespace().next();
+    Ok(hash.unwrap_or_default().to_owned())
 }
 
 /// Writes random bytes. No two runs share a byte, so that nothing a dictionary might keep can help.

@@ -316,6 +316,7 @@ impl<'a> RunningCampaign<'a> {
                 client_directory: &self.client_directory,
                 logs: &self.logs,
                 python: None,
+                mail: None,
             };
             let outcome = bench.run(workload, files, &label)?;
             let cpu_busy = ProcessorTime::now()?.busy_since(before);

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 
 use vocab::{Probability, SeededRandom, format_duration};
 
-use super::plan::{CacheState, CellMode, CellPlan, CellWorkload, FecSetting, PlanGroup, PlanLink};
+use super::plan::{CacheState, CellMode, CellPlan, FecSetting, PlanGroup, PlanLink};
 use super::sizes::LinkFigures;
 use crate::campaign::LabLink;
+use crate::workload::WorkloadKind;
 
 /// The smallest queue that a plan gives to a link without one.
 const QUEUE_LEAST_BYTES: u64 = 64 << 10;
@@ -35,7 +36,7 @@ pub struct PlannedCell {
     /// Protocol as tables name it.
     pub protocol: String,
     /// Workload.
-    pub workload: CellWorkload,
+    pub workload: WorkloadKind,
     /// Name of the link.
     pub link: String,
     /// The whole link, delay and loss included.
@@ -93,12 +94,6 @@ impl PlannedCell {
     pub fn is_chosen_by(&self, word: &str) -> bool {
         let name = format!("{}/", self.name());
         word.split('+').all(|part| name.contains(part))
-    }
-
-    /// Tells whether the lab can run it.
-    #[must_use]
-    pub const fn is_built(&self) -> bool {
-        matches!(self.workload, CellWorkload::Built(_)) && !matches!(self.mode, CellMode::Exchange)
     }
 }
 

@@ -83,6 +83,24 @@ pub struct SeriesAttempt {
     pub failure: Option<String>,
 }
 
+impl SeriesAttempt {
+    /// An attempt that has just begun.
+    #[must_use]
+    pub fn begin(series: &str, attempt: u32, started: String) -> Self {
+        Self {
+            series: series.to_owned(),
+            attempt,
+            started,
+            took_s: 0.0,
+            passes: Vec::new(),
+            host_limits: Vec::new(),
+            emulator: serde_json::Value::Null,
+            hosts_congestion_control: String::new(),
+            failure: None,
+        }
+    }
+}
+
 /// One cell of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellPass {

@@ -27,9 +27,7 @@ pub use journal::{
     CampaignHeader, CampaignJournal, CellPass, FILE_NAME as JOURNAL_FILE, RealFigures,
     SeriesAttempt,
 };
-pub use plan::{
-    CacheState, CellMode, CellPlan, CellWorkload, FecSetting, PlanProblem, PublishedEvaluation,
-};
+pub use plan::{CacheState, CellMode, CellPlan, FecSetting, PlanProblem, PublishedEvaluation};
 #[cfg(test)]
 pub(crate) use results::tests::sample_outcome;
 pub use results::{CampaignOutcome, CellDocumentTimes, CellResult, CellStatus};

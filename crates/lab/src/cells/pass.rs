@@ -2,10 +2,11 @@
 //! campaigns share both.
 
 use anyhow::Result;
+use capture::CapturedPacket;
 
-use super::expansion::{self, CellLoad, PlannedCell};
+use super::expansion::{self, CellLoad, CellSeries, PlannedCell};
 use super::journal::{CellFile, CellPass};
-use super::plan::{CacheState, CellPlan, CellWorkload};
+use super::plan::{CacheState, CellPlan};
 use super::sizes::CellSizes;
 use crate::recording;
 use crate::workload::{FileSet, TransferDirection, WorkloadKind, WorkloadOutcome};
@@ -20,16 +21,6 @@ pub(super) const WARM_UP_FILE: &str = "warm-up.bin";
 /// Most bytes of this file: it is in memory.
 const WARM_UP_MOST_BYTES: u64 = 64 << 20;
 
-/// Workload of a cell that the lab can run.
-pub(super) fn workload_of(cell: &PlannedCell) -> Result<WorkloadKind> {
-    match cell.workload {
-        CellWorkload::Built(kind) => Ok(kind),
-        CellWorkload::MapiXp | CellWorkload::Mapi2003 => {
-            anyhow::bail!("there is no lab for {}", cell.workload.name())
-        }
-    }
-}
-
 /// Contents that a cell transfers.
 pub(super) fn contents(plan: &CellPlan, sizes: CellSizes, cell: &PlannedCell) -> Result<FileSet> {
     let names = match &cell.load {
@@ -41,7 +32,7 @@ pub(super) fn contents(plan: &CellPlan, sizes: CellSizes, cell: &PlannedCell) ->
     };
     // All cells of a repeat transfer the same files, so that they can be compared.
     let seed = expansion::seed_of(plan.seed, &format!("files {}", cell.repeat));
-    let workload = workload_of(cell)?;
+    let workload = cell.workload;
     let set = match workload.way() {
         TransferDirection::Download if workload == WorkloadKind::SmbOffice => {
             FileSet::documents(seed, names)
@@ -56,6 +47,23 @@ pub(super) fn contents(plan: &CellPlan, sizes: CellSizes, cell: &PlannedCell) ->
     })
 }
 
+/// Directions in which the path of a cell is warmed up.
+pub(super) fn warm_up_ways(plan: &CellPlan, cell: &PlannedCell) -> Vec<TransferDirection> {
+    match (plan.warm_up.get_ref().is_zero(), cell.workload.way()) {
+        (true, _) => Vec::new(),
+        (false, TransferDirection::Download) => vec![TransferDirection::Download],
+        (false, TransferDirection::Upload) => {
+            vec![TransferDirection::Download, TransferDirection::Upload]
+        }
+    }
+}
+
+/// Name of an attempt's captures.
+pub(super) fn attempt_name(series: &CellSeries, attempt: u32) -> String {
+    let first = &series.cells[0];
+    format!("c{}-r{}-a{attempt}", first.index, first.repeat)
+}
+
 /// Contents that warm the path of a cell up in one direction.
 pub(super) fn warm_up(plan: &CellPlan, cell: &PlannedCell, way: TransferDirection) -> FileSet {
     let rate = cell.figures.payload_bytes_per_second(way);
@@ -64,64 +72,84 @@ pub(super) fn warm_up(plan: &CellPlan, cell: &PlannedCell, way: TransferDirectio
     FileSet::random(seed, WARM_UP_FILE, bytes.min(WARM_UP_MOST_BYTES))
 }
 
-/// Reads the figures of a cell out of the captures.
-pub(super) fn read(
-    cell: &PlannedCell,
-    label: &str,
-    files: &FileSet,
-    outcome: WorkloadOutcome,
-    (client, wan): (&[capture::CapturedPacket], &[capture::CapturedPacket]),
-) -> Result<CellPass> {
-    let workload = workload_of(cell)?;
-    let counts = recording::traffic(client, label)?;
-    let crossings = recording::crossings(wan, label)?;
-    let names: Vec<&str> = files.iter().map(|(name, _)| name).collect();
-    let transfers = match recording::transfers(client, wan, workload, label, &names) {
-        Ok(transfers) => transfers,
-        // A client that failed leaves a capture that is not whole; its failure says more.
-        Err(_) if outcome.failure.is_some() => Vec::new(),
-        Err(error) => return Err(error),
-    };
-    let (up, down): (Vec<_>, Vec<_>) = crossings
-        .packets
-        .iter()
-        .partition(|packet| packet.is_outward);
-    let bytes =
-        |packets: &[&recording::WanCrossing]| packets.iter().map(|each| each.ip_bytes).sum();
-    let round_trip = cell.figures.round_trip;
-    Ok(CellPass {
-        cell: cell.key(),
-        label: label.to_owned(),
-        files: transfers
-            .into_iter()
-            .zip(outcome.arrivals)
-            .map(|(transfer, arrival)| CellFile {
-                bytes: files
-                    .get(&transfer.file)
-                    .map_or(0, |bytes| bytes.len() as u64),
-                requested_unix_s: transfer.requested.as_secs_f64(),
-                elapsed_s: transfer.elapsed().as_secs_f64(),
-                window_s: transfer.window.as_secs_f64(),
-                wan_bytes: transfer.wan_bytes,
-                open_s: transfer.office.map(|office| office.open.as_secs_f64()),
-                save_s: transfer.office.map(|office| office.save.as_secs_f64()),
-                file: transfer.file,
-                expected_hash: arrival.expected,
-                found_hash: arrival.found,
-            })
-            .collect(),
-        pings_before_ms: Vec::new(),
-        pings_after_ms: Vec::new(),
-        cpu_busy: 0.0,
-        packets: counts.packets,
-        foreign_packets: counts.foreign,
-        retransmitted_packets: counts.retransmitted,
-        wan_bytes_up: bytes(&up),
-        wan_bytes_down: bytes(&down),
-        wan_round_trips: match round_trip.is_zero() {
-            true => 0,
-            false => crossings.round_trips(round_trip, ANSWER_BYTES),
-        },
-        failure: outcome.failure,
-    })
+/// A cell that has run: its figures are still in the captures.
+pub(super) struct FinishedCell<'a> {
+    pub(super) cell: &'a PlannedCell,
+    /// Label of its markers.
+    pub(super) label: String,
+    pub(super) files: FileSet,
+    pub(super) outcome: WorkloadOutcome,
+    /// Busy share of all processors' time.
+    pub(super) cpu_busy: f64,
+    pub(super) pings_before_ms: Vec<f64>,
+    pub(super) pings_after_ms: Vec<f64>,
+}
+
+impl FinishedCell<'_> {
+    /// Reads the figures out of the captures at the client and at the link.
+    pub(super) fn read(
+        self,
+        client: &[CapturedPacket],
+        wan: &[CapturedPacket],
+    ) -> Result<CellPass> {
+        let Self {
+            cell,
+            label,
+            files,
+            outcome,
+            ..
+        } = self;
+        let workload = cell.workload;
+        let counts = recording::traffic(client, &label)?;
+        let crossings = recording::crossings(wan, &label)?;
+        let names: Vec<&str> = files.iter().map(|(name, _)| name).collect();
+        let transfers = match recording::transfers(client, wan, workload, &label, &names) {
+            Ok(transfers) => transfers,
+            // A client that failed leaves a capture that is not whole; its failure says more.
+            Err(_) if outcome.failure.is_some() => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let (up, down): (Vec<_>, Vec<_>) = crossings
+            .packets
+            .iter()
+            .partition(|packet| packet.is_outward);
+        let bytes =
+            |packets: &[&recording::WanCrossing]| packets.iter().map(|each| each.ip_bytes).sum();
+        let round_trip = cell.figures.round_trip;
+        Ok(CellPass {
+            cell: cell.key(),
+            label,
+            files: transfers
+                .into_iter()
+                .zip(outcome.arrivals)
+                .map(|(transfer, arrival)| CellFile {
+                    bytes: files
+                        .get(&transfer.file)
+                        .map_or(0, |bytes| bytes.len() as u64),
+                    requested_unix_s: transfer.requested.as_secs_f64(),
+                    elapsed_s: transfer.elapsed().as_secs_f64(),
+                    window_s: transfer.window.as_secs_f64(),
+                    wan_bytes: transfer.wan_bytes,
+                    open_s: transfer.office.map(|office| office.open.as_secs_f64()),
+                    save_s: transfer.office.map(|office| office.save.as_secs_f64()),
+                    file: transfer.file,
+                    expected_hash: arrival.expected,
+                    found_hash: arrival.found,
+                })
+                .collect(),
+            pings_before_ms: self.pings_before_ms,
+            pings_after_ms: self.pings_after_ms,
+            cpu_busy: self.cpu_busy,
+            packets: counts.packets,
+            foreign_packets: counts.foreign,
+            retransmitted_packets: counts.retransmitted,
+            wan_bytes_up: bytes(&up),
+            wan_bytes_down: bytes(&down),
+            wan_round_trips: match round_trip.is_zero() {
+                true => 0,
+                false => crossings.round_trips(round_trip, ANSWER_BYTES),
+            },
+            failure: outcome.failure,
+        })
+    }
 }

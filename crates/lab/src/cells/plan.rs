@@ -102,17 +102,6 @@ pub enum FecSetting {
     Auto,
 }
 
-/// Workload of a cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CellWorkload {
-    /// A workload of the lab.
-    Built(WorkloadKind),
-    /// Outlook XP saves an attachment: there is no such accelerator or server yet.
-    MapiXp,
-    /// Outlook 2003 saves an attachment: there is no such accelerator or server yet.
-    Mapi2003,
-}
-
 /// A whole plan.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -202,7 +191,7 @@ pub struct PlanGroup {
 
 /// A workload by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkloadText(pub CellWorkload);
+pub struct WorkloadText(pub WorkloadKind);
 
 /// A delay as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,28 +248,10 @@ impl FecSetting {
     }
 }
 
-impl CellWorkload {
-    /// The name in plans and results.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Built(kind) => kind.name(),
-            Self::MapiXp => "mapi-xp",
-            Self::Mapi2003 => "mapi-2003",
-        }
-    }
-}
-
 impl<'de> Deserialize<'de> for WorkloadText {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let mapi = [CellWorkload::MapiXp, CellWorkload::Mapi2003];
-        if let Some(workload) = mapi.into_iter().find(|each| each.name() == text) {
-            return Ok(Self(workload));
-        }
-        text.parse()
-            .map(|kind| Self(CellWorkload::Built(kind)))
-            .map_err(|error| serde::de::Error::custom(format!("{error}, mapi-xp, mapi-2003")))
+        text.parse().map(Self).map_err(serde::de::Error::custom)
     }
 }
 
@@ -471,6 +442,11 @@ impl CellPlan {
             let what = "use only letters, digits and `-`, `_`, `.`".to_owned();
             return Err(problem(at, "protocol", what));
         }
+        let is_for_exchange = group.workload.get_ref().0 == WorkloadKind::Mapi2003;
+        if group.modes.contains(&CellMode::Exchange) && !is_for_exchange {
+            let what = "`exchange` applies only to the workload `mapi-2003`; remove it".to_owned();
+            return Err(problem(at, "modes", what));
+        }
         for (key, is_empty) in [
             ("links", group.links.is_empty()),
             ("modes", group.modes.is_empty()),
@@ -535,7 +511,7 @@ impl CellPlan {
             let what = "`random-once` transfers the link's document; remove `files`".to_owned();
             return Err(problem(group.files[0].span().start, "files", what));
         }
-        let is_office = group.workload.get_ref().0 == CellWorkload::Built(WorkloadKind::SmbOffice);
+        let is_office = group.workload.get_ref().0 == WorkloadKind::SmbOffice;
         if is_office && once {
             let what =
                 "`smb-office` opens documents; write caches = [\"cold\", \"warm\"]".to_owned();
@@ -634,6 +610,11 @@ mod tests {
                 "title = 'x'",
                 "titel = 'x'",
                 ["line 1", "titel", "expected"],
+            ),
+            (
+                "'baseline'",
+                "'exchange'",
+                ["line 7", "modes", "only to the workload `mapi-2003`"],
             ),
             (
                 "modes = ['baseline']",

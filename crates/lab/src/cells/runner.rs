@@ -20,17 +20,19 @@ use anyhow::{Context, Result, ensure};
 use super::calibration::{self, CalibratedQuantity, CalibrationRow, LinkCalibration};
 use super::expansion::{self, CellSeries, PlannedCell};
 use super::journal::{CampaignHeader, CampaignJournal, CellPass, SeriesAttempt, now};
-use super::pass::{self, DOCUMENT_FILE, WARM_UP_FILE, contents, workload_of};
-use super::plan::{CacheState, CellMode, CellPlan, CellWorkload};
+use super::pass::{self, DOCUMENT_FILE, FinishedCell, WARM_UP_FILE, contents};
+use super::plan::{CacheState, CellMode, CellPlan};
 use super::sizes::{CellSizes, SeriesEstimate};
 use crate::campaign::{PassKind, TestResults, WorkloadRun, last_json};
+use crate::mailbox::{MailServer, MailboxDescription, MailboxPrograms};
 use crate::nodes::{ExtraConfiguration, LabNodes};
 use crate::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
 use crate::recording::{self, MarkerEdge, MarkerPath, PacketRecorder};
 use crate::servers::{HTTP_PORT, ServerKind, SiteServers};
 use crate::topology::{LabSite, LabTopology};
 use crate::workload::{
-    FileSet, TransferDirection, WorkloadEnvironment, WorkloadKind, WorkloadOutcome,
+    FileSet, MailClientSettings, TransferDirection, WorkloadEnvironment, WorkloadKind,
+    WorkloadOutcome,
 };
 use host::kernel::ProcessSignal;
 use host::machine::{MachineInfo, ProcessorTime};
@@ -45,6 +47,8 @@ const UNDESIRED_MOST: f64 = 0.01;
 const ATTEMPTS_MOST: u32 = 2;
 /// Free bytes that the campaign's directory needs.
 const FREE_LEAST_BYTES: u64 = 1 << 30;
+/// Messages beside the attachments in a mailbox.
+const INBOX_MESSAGES: usize = 20;
 /// Rate that sizes the transfer over the emulator without any setting.
 const UNLIMITED_BIT_S: f64 = 100e6;
 
@@ -59,6 +63,8 @@ pub struct RunOptions {
     pub cells: Vec<String>,
     /// A Python with smbprotocol, for serial SMB clients.
     pub python: Option<PathBuf>,
+    /// A Python with impacket, for the mail server and its clients.
+    pub mail_python: Option<PathBuf>,
     /// Sentence that names the certificate of the emulator on this machine.
     pub certificate: Option<String>,
 }
@@ -77,10 +83,7 @@ pub fn run(
 ) -> Result<CampaignJournal> {
     let all = expansion::expand(plan);
     let chosen = choose(&all, &options.cells)?;
-    let series: Vec<CellSeries> = expansion::series(plan, &chosen, &all)
-        .into_iter()
-        .filter(|series| series.cells[0].is_built())
-        .collect();
+    let series = expansion::series(plan, &chosen, &all);
     let privileges = rootless::obtain(environment)?;
     progress.note(privileges.explain());
     let needs = needs(&series);
@@ -206,7 +209,7 @@ pub(super) fn is_clean(pass: &CellPass, cell: &PlannedCell) -> bool {
 fn needs(series: &[CellSeries]) -> LabRequirements {
     let workloads: Vec<WorkloadKind> = series
         .iter()
-        .filter_map(|series| workload_of(&series.cells[0]).ok())
+        .map(|series| series.cells[0].workload)
         .collect();
     // nginx is always there: the congestion control is checked on a connection to it.
     let mut servers: Vec<ServerKind> = workloads.iter().map(|each| each.server()).collect();
@@ -232,8 +235,7 @@ fn needs(series: &[CellSeries]) -> LabRequirements {
 fn check_python(series: &[CellSeries], options: &RunOptions) -> Result<()> {
     let is_serial = |series: &CellSeries| {
         let workload = series.cells[0].workload;
-        workload == CellWorkload::Built(WorkloadKind::SmbSerialDownload)
-            || workload == CellWorkload::Built(WorkloadKind::SmbOffice)
+        workload == WorkloadKind::SmbSerialDownload || workload == WorkloadKind::SmbOffice
     };
     let is_there = options.python.as_deref().is_some_and(|python| {
         host::command::new(python)
@@ -324,6 +326,8 @@ struct RunningCells<'a> {
     topology: LabTopology,
     markers: MarkerPath,
     servers: SiteServers,
+    /// Programs of the mail server and its clients, where a cell needs them.
+    mail: Option<MailboxPrograms>,
     logs: PathBuf,
     captures: PathBuf,
     client_directory: PathBuf,
@@ -347,6 +351,15 @@ impl<'a> RunningCells<'a> {
         let topology = LabTopology::create(run, &[LabSite::Near, LabSite::Far])?;
         progress.step(0.0, "starting the servers");
         let servers = SiteServers::start(run, &topology, LabSite::Far, &logs, &needs.servers)?;
+        let mail = match needs.servers.contains(&ServerKind::Mail) {
+            true => {
+                let python = options.mail_python.as_deref();
+                let python = python.context("no Python for the mail server is named")?;
+                let programs = run.subdirectory("mailbox")?;
+                Some(MailboxPrograms::install(python, &programs)?)
+            }
+            false => None,
+        };
         Ok(Self {
             markers: MarkerPath::open(&topology)?,
             client_directory: run.subdirectory("client")?,
@@ -355,6 +368,7 @@ impl<'a> RunningCells<'a> {
             options,
             topology,
             servers,
+            mail,
             logs,
             captures,
             progress,
@@ -412,7 +426,9 @@ impl<'a> RunningCells<'a> {
         files.write_to(self.servers.files())?;
         recorder.mark(&self.markers, MarkerEdge::Begin, &label)?;
         let workload = WorkloadKind::HttpDownload;
-        let outcome = self.bench().run(workload, &files, &label)?;
+        let outcome = self
+            .bench(CellMode::Baseline)
+            .run(workload, &files, &label)?;
         recorder.mark(&self.markers, MarkerEdge::End, &label)?;
         std::fs::remove_file(self.servers.files().join(DOCUMENT_FILE))?;
         let captures = recorder.finish()?;
@@ -436,17 +452,7 @@ impl<'a> RunningCells<'a> {
     /// Fails when the lab is interrupted; any other failure is part of the attempt.
     fn attempt(&mut self, series: &CellSeries, number: u32) -> Result<SeriesAttempt> {
         let began = Instant::now();
-        let mut attempt = SeriesAttempt {
-            series: series.key.clone(),
-            attempt: number,
-            started: now(),
-            took_s: 0.0,
-            passes: Vec::new(),
-            host_limits: Vec::new(),
-            emulator: serde_json::Value::Null,
-            hosts_congestion_control: String::new(),
-            failure: None,
-        };
+        let mut attempt = SeriesAttempt::begin(&series.key, number, now());
         let outcome = self.measure(series, number, &mut attempt);
         if let Err(error) = outcome {
             if kernel::interrupted() {
@@ -465,7 +471,7 @@ impl<'a> RunningCells<'a> {
         attempt: &mut SeriesAttempt,
     ) -> Result<()> {
         let first = &series.cells[0];
-        let name = format!("c{}-r{}-a{number}", first.index, first.repeat);
+        let name = pass::attempt_name(series, number);
         let link = first.settings.arguments(first.seed);
         let mut emulator = self.topology.start_emulator(self.run, &self.logs, &link)?;
         let (client, server) = self.topology.verify_congestion_control(HTTP_PORT)?;
@@ -477,7 +483,7 @@ impl<'a> RunningCells<'a> {
         };
         let mut recorder =
             PacketRecorder::start(self.run, &self.topology, &self.captures, &self.logs, &name)?;
-        let mut outcomes = Vec::new();
+        let mut finished = Vec::new();
         for cell in &series.cells {
             wait::not_interrupted()?;
             let files = contents(self.plan, self.options.sizes, cell)?;
@@ -486,8 +492,15 @@ impl<'a> RunningCells<'a> {
             let pings_before_ms = recording::ping(&self.topology, round_trip)?;
             let (outcome, cpu_busy) = self.transfer(cell, &files, &label, &mut recorder)?;
             let pings_after_ms = recording::ping(&self.topology, round_trip)?;
-            let pings = [pings_before_ms, pings_after_ms];
-            outcomes.push((cell, label, files, outcome, cpu_busy, pings));
+            finished.push(FinishedCell {
+                cell,
+                label,
+                files,
+                outcome,
+                cpu_busy,
+                pings_before_ms,
+                pings_after_ms,
+            });
             if let Some(nodes) = &mut nodes {
                 nodes.check()?;
             }
@@ -500,15 +513,8 @@ impl<'a> RunningCells<'a> {
         attempt.emulator = last_json(emulator.log());
         let client = capture::read(&captures.client)?;
         let wan = capture::read(&captures.wan)?;
-        for (cell, label, files, outcome, cpu_busy, pings) in outcomes {
-            let pass = pass::read(cell, &label, &files, outcome, (&client, &wan))?;
-            let [pings_before_ms, pings_after_ms] = pings;
-            attempt.passes.push(CellPass {
-                cpu_busy,
-                pings_before_ms,
-                pings_after_ms,
-                ..pass
-            });
+        for cell in finished {
+            attempt.passes.push(cell.read(&client, &wan)?);
         }
         attempt.host_limits = host_limits(series, attempt);
         for limit in &attempt.host_limits {
@@ -525,29 +531,51 @@ impl<'a> RunningCells<'a> {
         label: &str,
         recorder: &mut PacketRecorder,
     ) -> Result<(WorkloadOutcome, f64)> {
-        let workload = workload_of(cell)?;
+        let workload = cell.workload;
         if workload.way() == TransferDirection::Download {
             files.write_to(self.servers.files())?;
         }
+        let mail_server = match workload.server() {
+            ServerKind::Mail => Some(self.start_mail_server(files)?),
+            ServerKind::Http | ServerKind::Ftp | ServerKind::Smb => None,
+        };
         recorder.mark(&self.markers, MarkerEdge::Begin, label)?;
         let before = ProcessorTime::now()?;
-        let outcome = self.bench().run(workload, files, label)?;
+        let outcome = self.bench(cell.mode).run(workload, files, label)?;
         let cpu_busy = ProcessorTime::now()?.busy_since(before);
         recorder.mark(&self.markers, MarkerEdge::End, label)?;
         self.servers.check()?;
+        if let Some(mut server) = mail_server {
+            server.check()?;
+            server.stop()?;
+        }
         for (name, _) in files.iter() {
             let _ = std::fs::remove_file(self.servers.files().join(name));
         }
         Ok((outcome, cpu_busy))
     }
 
-    fn bench(&self) -> WorkloadEnvironment<'_> {
+    /// Starts a mail server with a message for each file, which is its attachment.
+    fn start_mail_server(&self, files: &FileSet) -> Result<MailServer> {
+        let programs = self.mail.as_ref().context("no mail program is installed")?;
+        let mut content = MailboxDescription::default().with_folder("Inbox", INBOX_MESSAGES, None);
+        for (name, _) in files.iter() {
+            content = content.with_attachment(name, &self.servers.files().join(name));
+        }
+        MailServer::start(self.run, &self.topology, &self.logs, programs, &content)
+    }
+
+    fn bench(&self, mode: CellMode) -> WorkloadEnvironment<'_> {
         WorkloadEnvironment {
             topology: &self.topology,
             server_files: self.servers.files(),
             client_directory: &self.client_directory,
             logs: &self.logs,
             python: self.options.python.as_deref(),
+            mail: self.mail.as_ref().map(|programs| MailClientSettings {
+                programs,
+                is_optimised: mode == CellMode::Exchange,
+            }),
         }
     }
 
@@ -560,41 +588,42 @@ impl<'a> RunningCells<'a> {
         }
         nodes.configure(&self.topology, &configuration(cell))?;
         nodes.start(self.run)?;
-        let warm_up = *self.plan.warm_up.get_ref();
-        if !warm_up.is_zero() {
-            for way in [WorkloadKind::HttpDownload, WorkloadKind::FtpUpload] {
-                let is_there = way == WorkloadKind::HttpDownload
-                    || workload_of(cell)?.way() == TransferDirection::Upload;
-                if is_there {
-                    let files = pass::warm_up(self.plan, cell, way.way());
-                    files.write_to(self.servers.files())?;
-                    self.bench().run(way, &files, "warm-up")?;
-                    std::fs::remove_file(self.servers.files().join(WARM_UP_FILE))?;
-                }
-            }
+        for way in pass::warm_up_ways(self.plan, cell) {
+            let workload = match way {
+                TransferDirection::Download => WorkloadKind::HttpDownload,
+                TransferDirection::Upload => WorkloadKind::FtpUpload,
+            };
+            let files = pass::warm_up(self.plan, cell, way);
+            files.write_to(self.servers.files())?;
+            self.bench(cell.mode).run(workload, &files, "warm-up")?;
+            std::fs::remove_file(self.servers.files().join(WARM_UP_FILE))?;
         }
         nodes.empty_dictionaries()?;
-        if cell.mode == CellMode::Application && workload_of(cell)?.server() == ServerKind::Http {
+        if cell.mode == CellMode::Application && cell.workload.server() == ServerKind::Http {
             nodes.purge_accelerator("http")?;
         }
         Ok(nodes)
     }
 }
 
+/// Mode of each accelerator.
+const fn accelerator_modes(is_on: bool) -> [(&'static str, &'static str); 3] {
+    match is_on {
+        true => [("smb", "strict"), ("http", "on"), ("mapi", "on")],
+        false => [("smb", "off"), ("http", "off"), ("mapi", "off")],
+    }
+}
+
 /// The nodes' configuration for a cell.
 fn configuration(cell: &PlannedCell) -> ExtraConfiguration {
     let fec = cell.fec.map_or("auto", super::plan::FecSetting::name);
-    let accelerators = match cell.mode {
-        CellMode::Application => ["[smb]", "mode = \"strict\"", "[http]", "mode = \"on\""],
-        CellMode::Baseline | CellMode::Transport | CellMode::Exchange => {
-            ["[smb]", "mode = \"off\"", "[http]", "mode = \"off\""]
-        }
-    };
+    let modes = accelerator_modes(cell.mode == CellMode::Application);
+    let accelerators = modes.map(|(name, mode)| format!("[{name}]\nmode = \"{mode}\""));
     ExtraConfiguration {
         // A flow that ended a moment before its nodes keeps the one that goes last waiting.
         node: vec!["grace = \"1s\"".to_owned()],
         wan: vec![format!("fec = \"{fec}\"")],
-        accelerators: accelerators.map(str::to_owned).to_vec(),
+        accelerators: accelerators.to_vec(),
         ..ExtraConfiguration::default()
     }
 }

@@ -22,15 +22,15 @@ use capture::{CapturedPacket, TransportHeader};
 use host::kernel;
 use host::progress::ProgressReporter;
 use simulation::{
-    NodeCorrection, NodeSettings, SimulatedSite, SimulatedWorkload, SiteSettings, TappedHeader,
-    TappedPacket, TransferOutcome,
+    HostLatency, MailGeneration, NodeCorrection, NodeSettings, SimulatedSite, SimulatedWorkload,
+    SiteSettings, TappedHeader, TappedPacket, TransferOutcome,
 };
 use vocab::Time;
 
 use super::expansion::{self, CellSeries, PlannedCell};
-use super::journal::{CampaignHeader, CampaignJournal, CellPass, SeriesAttempt};
-use super::pass::{self, contents, workload_of};
-use super::plan::{CellMode, CellPlan, CellWorkload, FecSetting};
+use super::journal::{CampaignHeader, CampaignJournal, SeriesAttempt};
+use super::pass::{self, FinishedCell, contents};
+use super::plan::{CellMode, CellPlan, FecSetting};
 use super::results::CampaignOutcome;
 use super::runner::{choose, summary};
 use super::sizes::{CellSizes, SeriesEstimate};
@@ -97,14 +97,11 @@ pub fn run_simulation(
 
 /// Tells whether the simulation has a script for a cell.
 pub(super) fn is_simulated(cell: &PlannedCell) -> bool {
-    cell.mode != CellMode::Exchange && simulated_workload(cell).is_some()
+    simulated_workload(cell).is_some()
 }
 
 fn simulated_workload(cell: &PlannedCell) -> Option<SimulatedWorkload> {
-    let CellWorkload::Built(kind) = cell.workload else {
-        return None;
-    };
-    match kind {
+    match cell.workload {
         WorkloadKind::HttpDownload => Some(SimulatedWorkload::HttpDownload),
         WorkloadKind::FtpDownload => Some(SimulatedWorkload::FtpDownload),
         WorkloadKind::FtpUpload => Some(SimulatedWorkload::FtpUpload),
@@ -112,6 +109,37 @@ fn simulated_workload(cell: &PlannedCell) -> Option<SimulatedWorkload> {
             block: SERIAL_BLOCK_BYTES as u32,
         }),
         WorkloadKind::SmbDownload | WorkloadKind::SmbUpload | WorkloadKind::SmbOffice => None,
+        WorkloadKind::MapiXp => Some(mail(MailGeneration::Xp)),
+        WorkloadKind::Mapi2003 => Some(mail(match cell.mode {
+            CellMode::Exchange => MailGeneration::Optimised2003,
+            CellMode::Baseline | CellMode::Transport | CellMode::Application => {
+                MailGeneration::Plain2003
+            }
+        })),
+    }
+}
+
+const fn mail(generation: MailGeneration) -> SimulatedWorkload {
+    SimulatedWorkload::MailDownload { generation }
+}
+
+/// Response times of the lab's programs. Those of SMB are the medians in captures of a real campaign:
+/// smbprotocol needs 1.1 ms from the last segment of an answer to the next READ, and smbd 0.6 ms from a
+/// READ to the first segment of its answer, both with the time in the kernel. Other clients do not wait for
+/// answers, or their times are not measured.
+const fn latency(workload: SimulatedWorkload) -> HostLatency {
+    match workload {
+        SimulatedWorkload::SmbSerialDownload { .. } => HostLatency {
+            client: Duration::from_micros(1_100),
+            server: Duration::from_micros(600),
+        },
+        SimulatedWorkload::HttpDownload
+        | SimulatedWorkload::FtpDownload
+        | SimulatedWorkload::FtpUpload
+        | SimulatedWorkload::MailDownload { .. } => HostLatency {
+            client: Duration::ZERO,
+            server: Duration::ZERO,
+        },
     }
 }
 
@@ -165,17 +193,8 @@ fn simulate_all(
 
 /// Runs a series once. The duration of the attempt is virtual time.
 fn simulate(plan: &CellPlan, series: &CellSeries, sizes: CellSizes) -> SeriesAttempt {
-    let mut attempt = SeriesAttempt {
-        series: series.key.clone(),
-        attempt: 1,
-        started: String::new(),
-        took_s: 0.0,
-        passes: Vec::new(),
-        host_limits: Vec::new(),
-        emulator: serde_json::Value::Null,
-        hosts_congestion_control: "client cubic, server cubic (simulated)".to_owned(),
-        failure: None,
-    };
+    let mut attempt = SeriesAttempt::begin(&series.key, 1, String::new());
+    attempt.hosts_congestion_control = "client cubic, server cubic (simulated)".to_owned();
     if let Err(error) = measure(plan, series, sizes, &mut attempt) {
         attempt.failure = Some(format!("{error:#}"));
     }
@@ -189,12 +208,13 @@ fn measure(
     attempt: &mut SeriesAttempt,
 ) -> Result<()> {
     let first = &series.cells[0];
-    let name = format!("c{}-r{}-a1", first.index, first.repeat);
+    let name = pass::attempt_name(series, attempt.attempt);
     let workload = simulated_workload(first)
         .with_context(|| format!("there is no script for {}", first.workload.name()))?;
     let mut site = SimulatedSite::new(SiteSettings {
         link: first.settings.config(first.seed)?,
         nodes: nodes(first),
+        hosts: latency(workload),
         seed: first.seed,
     })?;
     if first.mode.has_nodes() {
@@ -202,7 +222,7 @@ fn measure(
         site.empty_caches();
     }
     site.start_recording();
-    let mut outcomes = Vec::new();
+    let mut finished = Vec::new();
     for cell in &series.cells {
         let files = contents(plan, sizes, cell)?;
         let label = format!("{name}-{}", cell.cache.name());
@@ -214,22 +234,23 @@ fn measure(
         site.mark(&mark(MarkerEdge::Begin));
         let outcome = site.transfer(workload, &shared(&files));
         site.mark(&mark(MarkerEdge::End));
-        let pings = [pings_before_ms, pings(&mut site)];
-        outcomes.push((cell, label, judged(&files, outcome), files, pings));
+        finished.push(FinishedCell {
+            cell,
+            label,
+            outcome: judged(&files, outcome),
+            files,
+            cpu_busy: 0.0,
+            pings_before_ms,
+            pings_after_ms: pings(&mut site),
+        });
     }
     attempt.took_s = site.now().since(Time::ZERO).as_secs_f64();
     let recording = site.take_recording();
     drop(site);
     let [client, link] = [recording.client, recording.link]
         .map(|packets| packets.into_iter().map(captured).collect::<Vec<_>>());
-    for (cell, label, outcome, files, pings) in outcomes {
-        let pass = pass::read(cell, &label, &files, outcome, (&client, &link))?;
-        let [pings_before_ms, pings_after_ms] = pings;
-        attempt.passes.push(CellPass {
-            pings_before_ms,
-            pings_after_ms,
-            ..pass
-        });
+    for cell in finished {
+        attempt.passes.push(cell.read(&client, &link)?);
     }
     Ok(())
 }
@@ -254,17 +275,10 @@ fn nodes(cell: &PlannedCell) -> Option<NodeSettings> {
 }
 
 fn warm_up(plan: &CellPlan, cell: &PlannedCell, site: &mut SimulatedSite) -> Result<()> {
-    if plan.warm_up.get_ref().is_zero() {
-        return Ok(());
-    }
-    let mut ways = vec![SimulatedWorkload::HttpDownload];
-    if workload_of(cell)?.way() == TransferDirection::Upload {
-        ways.push(SimulatedWorkload::FtpUpload);
-    }
-    for workload in ways {
-        let way = match workload.is_upload() {
-            true => TransferDirection::Upload,
-            false => TransferDirection::Download,
+    for way in pass::warm_up_ways(plan, cell) {
+        let workload = match way {
+            TransferDirection::Download => SimulatedWorkload::HttpDownload,
+            TransferDirection::Upload => SimulatedWorkload::FtpUpload,
         };
         let files = pass::warm_up(plan, cell, way);
         let outcome = site.transfer(workload, &shared(&files));

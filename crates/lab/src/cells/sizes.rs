@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::calibration;
 use super::expansion::{CellLoad, CellSeries, PlannedCell};
-use super::plan::{CellMode, CellPlan, CellWorkload};
+use super::plan::{CellMode, CellPlan};
 use crate::campaign::LabLink;
 use crate::report::published;
 use crate::workload::{SERIAL_BLOCK_BYTES, TransferDirection, WorkloadKind};
@@ -32,6 +32,11 @@ const NODES: Duration = Duration::from_secs(7);
 const ESTIMATE_MOST: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Share of the payload rate that is assumed where the protocol does not limit it.
 const REACHED: f64 = 0.9;
+
+/// Bytes of one RopReadStream of the lab's mail clients (`clients.py`).
+const MAIL_READ_BYTES: f64 = 32_512.0;
+/// Bytes of one RopReadStream with the server's own optimisation.
+const OPTIMISED_READ_BYTES: f64 = 98_000.0;
 
 /// Figures of a link that a plan's arithmetic needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -128,11 +133,8 @@ impl SeriesEstimate {
         if series.cells[0].mode.has_nodes() {
             total += NODES + *plan.warm_up.get_ref();
         }
-        for cell in series.cells.iter().filter(|cell| cell.is_built()) {
+        for cell in &series.cells {
             total = total.saturating_add(transfer_time(cell, sizes));
-        }
-        if series.cells.iter().all(|cell| !cell.is_built()) {
-            total = Duration::ZERO;
         }
         Self(total)
     }
@@ -141,7 +143,7 @@ impl SeriesEstimate {
 /// Time that a campaign of these series is expected to take, its calibration included.
 #[must_use]
 pub fn expected_time(plan: &CellPlan, series: &[CellSeries], sizes: CellSizes) -> Duration {
-    let calibration = match plan.calibrate && series.iter().any(|each| each.cells[0].is_built()) {
+    let calibration = match plan.calibrate && !series.is_empty() {
         true => calibration::expected_time(),
         false => Duration::ZERO,
     };
@@ -151,7 +153,7 @@ pub fn expected_time(plan: &CellPlan, series: &[CellSeries], sizes: CellSizes) -
 }
 
 fn transfer_time(cell: &PlannedCell, sizes: CellSizes) -> Duration {
-    if cell.workload == CellWorkload::Built(WorkloadKind::SmbOffice) {
+    if cell.workload == WorkloadKind::SmbOffice {
         return office_time(cell);
     }
     let bytes = match &cell.load {
@@ -202,21 +204,35 @@ fn office_time(cell: &PlannedCell) -> Duration {
 
 /// Payload bytes per second that the cell is expected to reach.
 fn expected_rate(cell: &PlannedCell) -> f64 {
-    let CellWorkload::Built(workload) = cell.workload else {
-        return 1.0;
-    };
-    let payload = cell.figures.payload_bytes_per_second(workload.way()) * REACHED;
+    let payload = cell.figures.payload_bytes_per_second(cell.workload.way()) * REACHED;
     let rtt = cell.figures.round_trip.as_secs_f64();
     let mut rate = payload;
     if !cell.mode.has_nodes() && cell.figures.loss > 0.0 && rtt > 0.0 {
         rate = rate.min(SEGMENT_BYTES * MATHIS / (rtt * cell.figures.loss.sqrt()));
     }
-    let is_serial = matches!(workload, WorkloadKind::SmbSerialDownload);
-    if is_serial && cell.mode != CellMode::Application {
-        let block = SERIAL_BLOCK_BYTES as f64;
+    if let Some(block) = serial_block(cell)
+        && cell.mode != CellMode::Application
+    {
         rate = block / (rtt + block / rate);
     }
     rate
+}
+
+/// Bytes of one request where a client waits for each answer.
+fn serial_block(cell: &PlannedCell) -> Option<f64> {
+    match cell.workload {
+        WorkloadKind::SmbSerialDownload => Some(SERIAL_BLOCK_BYTES as f64),
+        WorkloadKind::MapiXp | WorkloadKind::Mapi2003 => Some(match cell.mode {
+            CellMode::Exchange => OPTIMISED_READ_BYTES,
+            CellMode::Baseline | CellMode::Transport | CellMode::Application => MAIL_READ_BYTES,
+        }),
+        WorkloadKind::HttpDownload
+        | WorkloadKind::FtpDownload
+        | WorkloadKind::FtpUpload
+        | WorkloadKind::SmbDownload
+        | WorkloadKind::SmbUpload
+        | WorkloadKind::SmbOffice => None,
+    }
 }
 
 #[cfg(test)]

@@ -9,12 +9,13 @@
 //! | HTTP | the segment that starts with `GET /NAME ` | that connection, server to client |
 //! | FTP | the control segment `RETR NAME` or `STOR NAME` | the connection to the port of the last 229 or 227 reply before it |
 //! | SMB, document | the CREATE of NAME | that connection, all answers, up to the CREATE of the temporary file; and from there to TREE_DISCONNECT |
+//! | MAPI | the first EcDoRpc or EcDoRpcExt2 with a RopReadStream | that connection, up to the EcDoDisconnect |
 //! | SMB | the first READ or WRITE after the CREATE of NAME | that connection, up to the CLOSE that follows |
 //!
 //! The last acknowledgement is the first segment whose acknowledgement number covers the last
 //! byte of data. **WAN bytes** are whole IP packets (IP and TCP headers included, no link layer),
 //! both directions, seen at the emulator's near device, markers and multicast left out. They are shared out without a gap: a
-//! file's window runs from its first packet (HTTP: the SYN; FTP: the EPSV; SMB: the CREATE) to the
+//! file's window runs from its first packet (HTTP and MAPI: the SYN; FTP: the EPSV; SMB: the CREATE) to the
 //! next file's; the first begins at the workload's begin marker, which gives it the session's
 //! set-up, and the last ends at the end marker.
 //!
@@ -121,7 +122,7 @@ pub fn transfers(
     let between = between_markers(client, label).context("in the client's capture")?;
     let crossing = between_markers(wan, label).context("in the WAN's capture")?;
     let mut found = Vec::new();
-    for name in names {
+    for (index, name) in names.iter().enumerate() {
         let file = match workload {
             WorkloadKind::HttpDownload => find_http(between, name),
             WorkloadKind::FtpDownload | WorkloadKind::FtpUpload => {
@@ -131,6 +132,7 @@ pub fn transfers(
             | WorkloadKind::SmbUpload
             | WorkloadKind::SmbSerialDownload => find_smb(between, name, workload.way()),
             WorkloadKind::SmbOffice => find_office(between, name),
+            WorkloadKind::MapiXp | WorkloadKind::Mapi2003 => find_mapi(between, index),
         };
         found.push(file.with_context(|| format!("{name} is not whole in the capture of {label}"))?);
     }
@@ -426,6 +428,100 @@ fn find_office(packets: &[CapturedPacket], name: &str) -> Result<FoundTransfer> 
     })
 }
 
+/// Calls to a mailbox, as their first segment shows them.
+mod mailbox {
+    /// [MS-OXCRPC] §3.1.4: numbers of the methods.
+    pub(super) const DISCONNECT: u16 = 1;
+    const RPC: u16 = 2;
+    const RPC_EXT2: u16 = 11;
+
+    /// [MS-OXCROPS] §2.2.9.3 (RopReadStream).
+    const READ_STREAM: u8 = 0x2c;
+    /// [MS-OXCRPC] §3.1.4.1.1.1.2 (Obfuscation): each byte is XORed with it.
+    const OBFUSCATION: u8 = 0xa5;
+    /// [MS-OXCRPC] §2.2.2.1 (RPC_HEADER_EXT): the flag XorMagic.
+    const XOR_MAGIC: u16 = 2;
+
+    /// Head of a request PDU of one fragment or of the first one (C706 §12.6.4.9), without flags.
+    const REQUEST: [u8; 3] = [5, 0, 0];
+    /// Place of the method's number.
+    const OPNUM: usize = 22;
+    /// Place of the stub, which begins with a context handle of 20 bytes.
+    const STUB: usize = 24;
+
+    fn word(segment: &[u8], at: usize) -> Option<u16> {
+        let bytes = segment.get(at..at + 2)?;
+        Some(u16::from_le_bytes([bytes[0], bytes[1]]))
+    }
+
+    /// Number of the method, if the segment starts with a request.
+    pub(super) fn method(segment: &[u8]) -> Option<u16> {
+        segment.starts_with(&REQUEST).then_some(())?;
+        word(segment, OPNUM)
+    }
+
+    /// Tells whether the segment starts with a call whose first remote operation reads a stream.
+    pub(super) fn reads_stream(segment: &[u8]) -> bool {
+        let operation = match method(segment) {
+            // Behind the handle: three numbers of the array, and the size of the list.
+            Some(RPC) => segment
+                .get(STUB + 20 + 12 + 2)
+                .map(|byte| byte ^ OBFUSCATION),
+            // Behind the handle: flags, the size of the array, RPC_HEADER_EXT, and the size of the list.
+            Some(RPC_EXT2) => {
+                let header = STUB + 20 + 8;
+                let mask = match word(segment, header + 2).unwrap_or(0) & XOR_MAGIC {
+                    0 => 0,
+                    _ => OBFUSCATION,
+                };
+                segment.get(header + 8 + 2).map(|byte| byte ^ mask)
+            }
+            _ => None,
+        };
+        operation == Some(READ_STREAM)
+    }
+}
+
+/// The attachment that the connection with this number among those that read streams carries.
+fn find_mapi(packets: &[CapturedPacket], number: usize) -> Result<FoundTransfer> {
+    let mut connections: Vec<(ClientConnection, &CapturedPacket)> = Vec::new();
+    for packet in packets {
+        if mailbox::reads_stream(&packet.payload) {
+            let connection = ClientConnection::of_request(packet);
+            if connections.iter().all(|(known, _)| *known != connection) {
+                connections.push((connection, packet));
+            }
+        }
+    }
+    let (connection, request) = *connections
+        .get(number)
+        .context("its first RopReadStream is not there")?;
+    let opening = packets
+        .iter()
+        .find(|packet| connection.is_outward(packet) && packet.opens_connection())
+        .context("the SYN of its connection is not there")?;
+    let end = packets
+        .iter()
+        .find(|packet| {
+            packet.at >= request.at
+                && connection.is_outward(packet)
+                && mailbox::method(&packet.payload) == Some(mailbox::DISCONNECT)
+        })
+        .context("its EcDoDisconnect is not there")?;
+    Ok(FoundTransfer {
+        start: opening.at,
+        requested: request.at,
+        acknowledged: last_acknowledgement(
+            packets,
+            connection,
+            TransferDirection::Download,
+            request.at,
+            Some(end.at),
+        )?,
+        office: None,
+    })
+}
+
 /// Time of the first acknowledgement of the last byte of data sent on `connection` from `from` (and
 /// before `until`).
 fn last_acknowledgement(
@@ -638,6 +734,64 @@ mod tests {
             passive_port(b"227 Entering Passive Mode (198,18,2,2,118,253).\r\n"),
             Some(30_461)
         );
+    }
+
+    /// A request PDU of this method whose stub has these bytes behind the context handle.
+    fn rpc_request(opnum: u16, behind_handle: &[u8]) -> Vec<u8> {
+        let mut pdu = vec![5, 0, 0, 3, 0x10, 0, 0, 0];
+        pdu.resize(22, 0);
+        pdu.extend(opnum.to_le_bytes());
+        pdu.resize(44, 7);
+        pdu.extend(behind_handle);
+        pdu
+    }
+
+    /// EcDoRpc or EcDoRpcExt2 with one remote operation.
+    fn mailbox_call(opnum: u16, operation: u8) -> Vec<u8> {
+        let mut behind = match opnum {
+            2 => vec![9, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0],
+            _ => vec![0, 0, 0, 0, 20, 0, 0, 0, 0, 0, 6, 0, 9, 0, 9, 0],
+        };
+        behind.extend([9, 0, operation, 0, 1, 2, 3].map(|byte: u8| byte ^ 0xa5));
+        rpc_request(opnum, &behind)
+    }
+
+    #[test]
+    fn attachment_spans_first_read_to_last_acknowledgement() {
+        for opnum in [2, 11] {
+            let mut script = PacketScript::new();
+            script.marker(MarkerEdge::Begin);
+            for port in [5000, 5001] {
+                let (client, server) = ((CLIENT, port), (SERVER, 40_001));
+                script.syn(client, server);
+                // A call that opens the stream, its answer, and two reads.
+                script.tcp(client, server, (1, 1), &mailbox_call(opnum, 0x2b), 79);
+                script.tcp(server, client, (1, 80), b"", 50);
+                script.tcp(client, server, (80, 51), &mailbox_call(opnum, 0x2c), 79);
+                script.tcp(server, client, (51, 160), b"", 1000);
+                script.tcp(client, server, (160, 1051), &mailbox_call(opnum, 0x2c), 79);
+                script.tcp(server, client, (1051, 240), b"", 500);
+                script.tcp(client, server, (240, 1551), b"", 0);
+                script.tcp(client, server, (240, 1551), &rpc_request(1, &[]), 60);
+                script.tcp(server, client, (1551, 300), b"", 60);
+                script.tcp(client, server, (300, 1611), b"", 0);
+            }
+            script.marker(MarkerEdge::End);
+            let found = transfers(
+                &script.packets,
+                &script.packets,
+                WorkloadKind::MapiXp,
+                "x",
+                &["one", "two"],
+            )
+            .unwrap();
+            assert_eq!(found.len(), 2);
+            for transfer in found {
+                // The last answer's acknowledgement is four packets behind the first read.
+                let took = transfer.elapsed();
+                assert_eq!(took, Duration::from_millis(4), "{opnum}");
+            }
+        }
     }
 
     #[test]

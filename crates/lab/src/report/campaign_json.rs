@@ -2,7 +2,7 @@
 //!
 //! `{"cells": [...], "cells_left": [...], "rows": [...], ...}`: an entry per cell over its repeats,
 //! and a row per file of file sets, as the demo has them. `cells_left` has the names of the cells
-//! that have no figure yet, so `throughput_kB_s` is `null` only where `status` is `not-built`.
+//! that have no figure yet, so `throughput_kB_s` is `null` only where `status` is `not-simulated`.
 
 use serde_json::{Value, json};
 
@@ -181,12 +181,12 @@ mod tests {
     use crate::cells::sample_outcome;
 
     #[test]
-    fn only_cells_not_built_have_no_throughput() {
+    fn only_cells_not_simulated_have_no_throughput() {
         let document = campaign_json(&sample_outcome(1, "CIFS/T1/30ms/loss=0%/A"));
         let cells = document["cells"].as_array().expect("cells are a list");
         for cell in cells {
             let is_null = cell["throughput_kB_s"].is_null();
-            assert_eq!(is_null, cell["status"] == "not-built", "{cell}");
+            assert_eq!(is_null, cell["status"] == "not-simulated", "{cell}");
         }
         let left = "CIFS/T1/30ms/loss=0%/A/fec=auto/random-once";
         assert_eq!(document["cells_left"], json!([left]));

@@ -29,6 +29,8 @@ pub const HTTP_PORT: u16 = 80;
 pub const FTP_PORT: u16 = 21;
 /// smbd's port.
 pub const SMB_PORT: u16 = 445;
+/// Port of the mail server's endpoint mapper, which names its other ports.
+pub const ENDPOINT_MAPPER_PORT: u16 = 135;
 /// The share that smbd offers to guests.
 pub const SMB_SHARE: &str = "files";
 /// The directory below the served one that takes uploads.
@@ -48,6 +50,8 @@ pub enum ServerKind {
     Ftp,
     /// Samba's smbd.
     Smb,
+    /// The lab's mail server, which is started for each cell ([`crate::mailbox`]).
+    Mail,
 }
 
 impl ServerKind {
@@ -58,6 +62,7 @@ impl ServerKind {
             ServerKind::Http => "nginx",
             ServerKind::Ftp => "vsftpd",
             ServerKind::Smb => "smbd",
+            ServerKind::Mail => "python3",
         }
     }
 
@@ -68,6 +73,7 @@ impl ServerKind {
             ServerKind::Http => HTTP_PORT,
             ServerKind::Ftp => FTP_PORT,
             ServerKind::Smb => SMB_PORT,
+            ServerKind::Mail => ENDPOINT_MAPPER_PORT,
         }
     }
 }
@@ -80,7 +86,7 @@ pub struct SiteServers {
 }
 
 impl SiteServers {
-    /// Starts `kinds` at `site`; all serve one directory.
+    /// Starts `kinds` at `site`; all serve one directory. Mail servers are left out.
     ///
     /// # Errors
     /// When one of them does not come up; the message shows the end of its log.
@@ -104,6 +110,8 @@ impl SiteServers {
                 ServerKind::Http => nginx::configuration(&home, &files, logs, role)?,
                 ServerKind::Ftp => vsftpd::configuration(&home, &files, logs, role)?,
                 ServerKind::Smb => smbd::configuration(&home, &files, site)?,
+                // It serves no directory: its mailbox is described when a cell starts it.
+                ServerKind::Mail => continue,
             };
             let path = home.join(format!("{}.conf", kind.program()));
             std::fs::write(&path, configuration)

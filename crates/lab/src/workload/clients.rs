@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::files::{FileSet, hash};
 use super::{TransferDirection, WorkloadKind};
+use crate::mailbox::MailboxPrograms;
 use crate::servers::{SMB_SHARE, UPLOAD_DIRECTORY};
 use crate::topology::{LabSite, LabTopology};
 use host::{command, kernel, wait};
@@ -41,6 +42,17 @@ pub struct WorkloadEnvironment<'a> {
     pub logs: &'a Path,
     /// A Python with smbprotocol, for the serial SMB client.
     pub python: Option<&'a Path>,
+    /// Mail clients, for the workloads of a mailbox.
+    pub mail: Option<MailClientSettings<'a>>,
+}
+
+/// Mail clients of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct MailClientSettings<'a> {
+    /// The programs.
+    pub programs: &'a MailboxPrograms,
+    /// True if Outlook 2003 uses the compression and the chained answers of its server.
+    pub is_optimised: bool,
 }
 
 /// A file as it arrived.
@@ -183,7 +195,41 @@ impl WorkloadEnvironment<'_> {
                 }
                 Ok(None)
             }
+            WorkloadKind::MapiXp | WorkloadKind::Mapi2003 => {
+                for name in names {
+                    let client = self.mail_client(workload, name, &target.join(name))?;
+                    if let Some(problem) = self.finish("the mail client", client, log)? {
+                        return Ok(Some(problem));
+                    }
+                }
+                Ok(None)
+            }
         }
+    }
+
+    /// The mail client that saves the attachment of the message with this subject.
+    fn mail_client(&self, workload: WorkloadKind, subject: &str, local: &Path) -> Result<Command> {
+        let mail = self.mail.context(
+            "the mail client needs a Python with impacket; scripts/install.sh test makes one",
+        )?;
+        let name = match workload {
+            WorkloadKind::MapiXp => "outlook-xp",
+            _ => "outlook-2003",
+        };
+        let optimisation = match mail.is_optimised {
+            true => "on",
+            false => "off",
+        };
+        let mut client = command::new(mail.programs.python());
+        client
+            .arg("-B")
+            .arg(mail.programs.clients())
+            .args([name, "save-attachment", "--subject", subject])
+            .args(["--server", &LabSite::Far.host_address().to_string()])
+            .args(["--exchange-optimisation", optimisation])
+            .arg("--save")
+            .arg(local);
+        Ok(client)
     }
 
     /// The serial SMB client for one file.

@@ -2,7 +2,7 @@
 //!
 //! A workload runs in the client's namespace with clients that are fresh for each run: one curl
 //! per file over HTTP (a new session each, as in the published test), one curl session for all
-//! files over FTP, one smbclient session for all files over SMB. Whatever arrives, on either side,
+//! files over FTP, one smbclient session for all files over SMB, one mail client per attachment. Whatever arrives, on either side,
 //! is compared by hash.
 
 mod clients;
@@ -17,7 +17,8 @@ use anyhow::bail;
 use crate::servers::ServerKind;
 
 pub use clients::{
-    FileArrival, SERIAL_BLOCK_BYTES, SMB_CLIENTS, WorkloadEnvironment, WorkloadOutcome,
+    FileArrival, MailClientSettings, SERIAL_BLOCK_BYTES, SMB_CLIENTS, WorkloadEnvironment,
+    WorkloadOutcome,
 };
 pub use files::{EDITED_ONE_IN, FileSet, hash};
 pub use web_page::{PAGE_PATH, WebPage};
@@ -39,6 +40,10 @@ pub enum WorkloadKind {
     SmbSerialDownload,
     /// smbprotocol opens and saves each document as an office suite does.
     SmbOffice,
+    /// A mail client saves attachments as Outlook XP does, by one RopReadStream after the other.
+    MapiXp,
+    /// A mail client saves attachments as Outlook 2003 does.
+    Mapi2003,
 }
 
 /// Direction of the files.
@@ -61,7 +66,7 @@ impl WorkloadKind {
     ];
 
     /// All of them.
-    pub const EVERY: [WorkloadKind; 7] = [
+    pub const EVERY: [WorkloadKind; 9] = [
         WorkloadKind::HttpDownload,
         WorkloadKind::FtpDownload,
         WorkloadKind::FtpUpload,
@@ -69,6 +74,8 @@ impl WorkloadKind {
         WorkloadKind::SmbUpload,
         WorkloadKind::SmbSerialDownload,
         WorkloadKind::SmbOffice,
+        WorkloadKind::MapiXp,
+        WorkloadKind::Mapi2003,
     ];
 
     /// The name in tables, plans and result files.
@@ -82,6 +89,8 @@ impl WorkloadKind {
             WorkloadKind::SmbUpload => "smb-upload",
             WorkloadKind::SmbSerialDownload => "smb-serial-download",
             WorkloadKind::SmbOffice => "smb-office",
+            WorkloadKind::MapiXp => "mapi-xp",
+            WorkloadKind::Mapi2003 => "mapi-2003",
         }
     }
 
@@ -93,7 +102,9 @@ impl WorkloadKind {
             | WorkloadKind::FtpDownload
             | WorkloadKind::SmbDownload
             | WorkloadKind::SmbSerialDownload
-            | WorkloadKind::SmbOffice => TransferDirection::Download,
+            | WorkloadKind::SmbOffice
+            | WorkloadKind::MapiXp
+            | WorkloadKind::Mapi2003 => TransferDirection::Download,
             WorkloadKind::FtpUpload | WorkloadKind::SmbUpload => TransferDirection::Upload,
         }
     }
@@ -108,6 +119,7 @@ impl WorkloadKind {
             | WorkloadKind::SmbUpload
             | WorkloadKind::SmbSerialDownload
             | WorkloadKind::SmbOffice => ServerKind::Smb,
+            WorkloadKind::MapiXp | WorkloadKind::Mapi2003 => ServerKind::Mail,
         }
     }
 
@@ -119,7 +131,10 @@ impl WorkloadKind {
                 "curl"
             }
             WorkloadKind::SmbDownload | WorkloadKind::SmbUpload => "smbclient",
-            WorkloadKind::SmbSerialDownload | WorkloadKind::SmbOffice => "python3",
+            WorkloadKind::SmbSerialDownload
+            | WorkloadKind::SmbOffice
+            | WorkloadKind::MapiXp
+            | WorkloadKind::Mapi2003 => "python3",
         }
     }
 }

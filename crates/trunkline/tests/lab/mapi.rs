@@ -1,24 +1,12 @@
 //! Tests of mail clients through a pair of nodes, with the lab's mailbox.
 
-use std::path::PathBuf;
-
 use bench::mapi::{self, MailAction, MapiCellResult};
 
-use crate::setting::{environment, turn};
-
-/// The Python that scripts/install.sh makes, if it is there.
-fn python() -> Option<PathBuf> {
-    let named = std::env::var_os("TRUNKLINE_MAILBOX_PYTHON").map(PathBuf::from);
-    let cache = std::env::var_os("TRUNKLINE_CACHE")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/trunkline")));
-    let python = named.or_else(|| Some(cache?.join("mailbox/bin/python3")))?;
-    python.exists().then_some(python)
-}
+use crate::setting::{environment, mailbox_python, turn};
 
 /// Every result of these actions, by both clients with and without protection.
 fn exchange(actions: &[MailAction]) -> Option<Vec<MapiCellResult>> {
-    let Some(python) = python() else {
+    let Some(python) = mailbox_python() else {
         eprintln!("not run: no Python with impacket (scripts/install.sh test)");
         return None;
     };

@@ -49,6 +49,16 @@ pub(crate) fn turn(test: &str, kinds: &[ServerKind]) -> Option<MutexGuard<'stati
     None
 }
 
+/// The Python that scripts/install.sh makes, if it is there.
+pub(crate) fn mailbox_python() -> Option<PathBuf> {
+    let named = std::env::var_os("TRUNKLINE_MAILBOX_PYTHON").map(PathBuf::from);
+    let cache = std::env::var_os("TRUNKLINE_CACHE")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/trunkline")));
+    let python = named.or_else(|| Some(cache?.join("mailbox/bin/python3")))?;
+    python.exists().then_some(python)
+}
+
 /// The program under test and where it may write.
 pub(crate) fn environment() -> ProgramEnvironment {
     ProgramEnvironment {

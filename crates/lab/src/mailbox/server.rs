@@ -1,8 +1,8 @@
-//! The lab's mail server in the benchmark: one account, a mailbox for each cell, and a journal of
-//! what was sent.
+//! The lab's mail server: one account, a mailbox with folders and attachments, and a journal of what
+//! was sent.
 //!
-//! The server is started anew for each cell, so that every list and every synchronisation finds the
-//! same mailbox. It takes any free ports; clients and nodes learn them from its endpoint mapper.
+//! A server is started anew for each measurement, so that every list and every synchronisation finds
+//! the same mailbox. It takes any free ports; clients and nodes learn them from its endpoint mapper.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,52 +11,70 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::MailboxPrograms;
+use crate::topology::{LabSite, LabTopology};
 use host::kernel::ProcessSignal;
 use host::process::{LaunchConfig, RunningProcess};
 use host::run::LabRun;
-use host::{command, wait};
-use lab::mailbox::MailboxPrograms;
-use lab::topology::{LabSite, LabTopology};
+use host::wait;
 
 /// The account that clients use.
-pub(super) const USER: &str = "reader";
-/// Its domain.
-pub(super) const DOMAIN: &str = "LAB";
-/// Its password.
-pub(super) const PASSWORD: &str = "correct-horse-3";
-
-/// Subject of the message whose attachment is measured.
-pub(super) const SUBJECT: &str = "measured";
-/// Subject of the message whose attachment makes a path known.
-pub(super) const WARM_UP_SUBJECT: &str = "warm-up";
-
-/// Messages of the folder that is listed.
-const INBOX_MESSAGES: usize = 500;
-/// Messages of the folder that is synchronised.
-const SYNC_MESSAGES: usize = 200;
+pub const ACCOUNT: MailAccount = MailAccount {
+    user: "reader",
+    domain: "LAB",
+    password: "correct-horse-3",
+};
 
 /// Time limit for the server to be ready, with a mailbox of some hundred megabytes.
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// Time limit for the server to hash what was sent.
 const JOURNAL_LIMIT: Duration = Duration::from_secs(30);
 
-/// The files of a mailbox.
-#[derive(Clone, Debug)]
-pub(super) struct MailboxContent {
-    /// The measured attachment.
-    pub(super) attachment: PathBuf,
-    /// The attachment of the message that makes a path known.
-    pub(super) warm_up: PathBuf,
-    /// Characters of a message's body in the folder that is synchronised.
-    pub(super) sync_body: usize,
+/// A user of the mail server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MailAccount {
+    /// Name.
+    pub user: &'static str,
+    /// Domain.
+    pub domain: &'static str,
+    /// Password.
+    pub password: &'static str,
+}
+
+/// Content of a mailbox when its server starts.
+#[derive(Clone, Debug, Default)]
+pub struct MailboxDescription {
+    folders: Vec<Value>,
+    attachments: Vec<Value>,
 }
 
 /// The running server.
 #[derive(Debug)]
-pub(super) struct MailServer {
+pub struct MailServer {
     process: RunningProcess,
     journal: PathBuf,
     ports: Value,
+}
+
+impl MailboxDescription {
+    /// Adds a folder with messages whose bodies have this size; `None` lets the server choose it.
+    #[must_use]
+    pub fn with_folder(mut self, name: &str, messages: usize, body_bytes: Option<usize>) -> Self {
+        let mut folder = json!({"name": name, "messages": messages});
+        if let Some(bytes) = body_bytes {
+            folder["body_bytes"] = bytes.into();
+        }
+        self.folders.push(folder);
+        self
+    }
+
+    /// Adds a message with this subject to the inbox; the file is its attachment.
+    #[must_use]
+    pub fn with_attachment(mut self, subject: &str, file: &Path) -> Self {
+        self.attachments
+            .push(json!({"subject": subject, "file": file}));
+        self
+    }
 }
 
 impl MailServer {
@@ -64,27 +82,26 @@ impl MailServer {
     ///
     /// # Errors
     /// Fails when it does not come up; the message shows the end of its log.
-    pub(super) fn start(
+    pub fn start(
         run: &LabRun,
         topology: &LabTopology,
         logs: &Path,
         programs: &MailboxPrograms,
-        content: &MailboxContent,
+        content: &MailboxDescription,
     ) -> Result<Self> {
         let home = run.subdirectory("mail-server")?;
         let (accounts, mailbox) = (home.join("accounts.json"), home.join("mailbox.json"));
         let journal = home.join("journal.jsonl");
-        let account = json!([{"user": USER, "password": PASSWORD, "domain": DOMAIN}]);
+        let MailAccount {
+            user,
+            domain,
+            password,
+        } = ACCOUNT;
+        let account = json!([{"user": user, "password": password, "domain": domain}]);
         fs::write(&accounts, account.to_string())?;
         let description = json!({
-            "folders": [
-                {"name": "Inbox", "messages": INBOX_MESSAGES},
-                {"name": "Sync", "messages": SYNC_MESSAGES, "body_bytes": content.sync_body},
-            ],
-            "attachments": [
-                {"subject": SUBJECT, "file": content.attachment},
-                {"subject": WARM_UP_SUBJECT, "file": content.warm_up},
-            ],
+            "folders": content.folders,
+            "attachments": content.attachments,
         });
         fs::write(&mailbox, description.to_string())?;
         fs::write(&journal, "")?;
@@ -134,7 +151,7 @@ impl MailServer {
     ///
     /// # Errors
     /// Fails when the server has not named it.
-    pub(super) fn mailbox_port(&self) -> Result<u16> {
+    pub fn mailbox_port(&self) -> Result<u16> {
         let port = self.ports["mailbox"].as_u64();
         port.and_then(|port| u16::try_from(port).ok())
             .with_context(|| format!("the mail server named these ports: {}", self.ports))
@@ -144,7 +161,7 @@ impl MailServer {
     ///
     /// # Errors
     /// Fails when it has ended.
-    pub(super) fn check(&mut self) -> Result<()> {
+    pub fn check(&mut self) -> Result<()> {
         self.process.check()
     }
 
@@ -152,7 +169,7 @@ impl MailServer {
     ///
     /// # Errors
     /// Fails when its end cannot be waited for.
-    pub(super) fn stop(mut self) -> Result<()> {
+    pub fn stop(mut self) -> Result<()> {
         self.process.stop(ProcessSignal::Terminate).map(drop)
     }
 
@@ -160,7 +177,7 @@ impl MailServer {
     ///
     /// # Errors
     /// Fails when the journal does not name one in time.
-    pub(super) fn sent(&self, subject: &str) -> Result<String> {
+    pub fn sent(&self, subject: &str) -> Result<String> {
         wait::until(JOURNAL_LIMIT, "the journal of the mail server", || {
             let text = fs::read_to_string(&self.journal)?;
             Ok(text
@@ -170,15 +187,4 @@ impl MailServer {
                 .find_map(|line| Some(line["attachments"][0]["sha256"].as_str()?.to_owned())))
         })
     }
-}
-
-/// The SHA-256 of the first bytes of a file.
-///
-/// # Errors
-/// Fails when the file cannot be read.
-pub(super) fn sha256_of(file: &Path, bytes: u64) -> Result<String> {
-    let command = format!("head -c {bytes} '{}' | sha256sum", file.display());
-    let said = command::run("sh", ["-c", &command])?;
-    let hash = said.split_whitespace().next();
-    Ok(hash.unwrap_or_default().to_owned())
 }

@@ -6,35 +6,39 @@
 //!
 //! Nothing here speaks the protocol.
 
+mod server;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+pub use server::{ACCOUNT, MailAccount, MailServer, MailboxDescription};
+
 /// The programs and their modules, by file name.
 const FILES: [(&str, &str); 18] = [
-    ("answers.py", include_str!("../mailbox/answers.py")),
-    ("buffers.py", include_str!("../mailbox/buffers.py")),
-    ("clients.py", include_str!("../mailbox/clients.py")),
-    ("directory.py", include_str!("../mailbox/directory.py")),
-    ("emsmdb.py", include_str!("../mailbox/emsmdb.py")),
-    ("lz77.py", include_str!("../mailbox/lz77.py")),
-    ("ndr.py", include_str!("../mailbox/ndr.py")),
-    ("properties.py", include_str!("../mailbox/properties.py")),
+    ("answers.py", include_str!("../../mailbox/answers.py")),
+    ("buffers.py", include_str!("../../mailbox/buffers.py")),
+    ("clients.py", include_str!("../../mailbox/clients.py")),
+    ("directory.py", include_str!("../../mailbox/directory.py")),
+    ("emsmdb.py", include_str!("../../mailbox/emsmdb.py")),
+    ("lz77.py", include_str!("../../mailbox/lz77.py")),
+    ("ndr.py", include_str!("../../mailbox/ndr.py")),
+    ("properties.py", include_str!("../../mailbox/properties.py")),
     (
         "random_calls.py",
-        include_str!("../mailbox/random_calls.py"),
+        include_str!("../../mailbox/random_calls.py"),
     ),
-    ("rops.py", include_str!("../mailbox/rops.py")),
-    ("rpc_client.py", include_str!("../mailbox/rpc_client.py")),
-    ("rpc_server.py", include_str!("../mailbox/rpc_server.py")),
-    ("security.py", include_str!("../mailbox/security.py")),
-    ("self_test.py", include_str!("../mailbox/self_test.py")),
-    ("server.py", include_str!("../mailbox/server.py")),
-    ("session.py", include_str!("../mailbox/session.py")),
-    ("store.py", include_str!("../mailbox/store.py")),
-    ("transfer.py", include_str!("../mailbox/transfer.py")),
+    ("rops.py", include_str!("../../mailbox/rops.py")),
+    ("rpc_client.py", include_str!("../../mailbox/rpc_client.py")),
+    ("rpc_server.py", include_str!("../../mailbox/rpc_server.py")),
+    ("security.py", include_str!("../../mailbox/security.py")),
+    ("self_test.py", include_str!("../../mailbox/self_test.py")),
+    ("server.py", include_str!("../../mailbox/server.py")),
+    ("session.py", include_str!("../../mailbox/session.py")),
+    ("store.py", include_str!("../../mailbox/store.py")),
+    ("transfer.py", include_str!("../../mailbox/transfer.py")),
 ];
 
 /// The programs in a directory, and the Python that runs them.
