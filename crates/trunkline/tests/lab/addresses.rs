@@ -8,13 +8,13 @@ use lab::servers::{HTTP_PORT, ServerKind, SiteServers};
 use lab::site::WithNodes;
 use lab::topology::LabSite;
 
-use crate::setting::{FAST, HttpClient, publish, standing, turn, web};
+use crate::setting::{FAST, HttpClient, publish, shared_turn, standing, web};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[test]
 fn server_sees_the_client_over_ipv4_and_ipv6() {
-    let Some(_turn) = turn("addresses", &[ServerKind::Http]) else {
+    let Some(_turn) = shared_turn("addresses", &[ServerKind::Http]) else {
         return;
     };
     let mut lab = standing(FAST, WithNodes::Yes, &[LabSite::Near, LabSite::Far]);
@@ -36,7 +36,7 @@ fn server_sees_the_client_over_ipv4_and_ipv6() {
 
 #[test]
 fn nothing_arrives_without_the_emulator() {
-    let Some(_turn) = turn("emulator", &[ServerKind::Http]) else {
+    let Some(_turn) = shared_turn("emulator", &[ServerKind::Http]) else {
         return;
     };
     let mut lab = standing(FAST, WithNodes::No, &[LabSite::Near, LabSite::Far]);
@@ -53,7 +53,7 @@ fn nothing_arrives_without_the_emulator() {
 
 #[test]
 fn three_nodes_serve_two_prefixes() {
-    let Some(_turn) = turn("three nodes", &[ServerKind::Http]) else {
+    let Some(_turn) = shared_turn("three nodes", &[ServerKind::Http]) else {
         return;
     };
     let sites = [LabSite::Near, LabSite::Far, LabSite::Third];

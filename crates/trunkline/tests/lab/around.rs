@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use host::{command, wait};
 use serde_json::Value;
 use vocab::SeededRandom;
 
-use crate::setting::turn;
+use crate::setting::{TestTurn, turn};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
@@ -36,7 +36,7 @@ const NOBODY: &str = "65534";
 struct HostNetworks {
     host: String,
     network: String,
-    _turn: MutexGuard<'static, ()>,
+    _turn: TestTurn,
 }
 
 impl HostNetworks {

@@ -11,7 +11,6 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use host::command;
@@ -22,7 +21,7 @@ use lab::site::{Lab, WithNodes};
 use lab::topology::LabSite;
 use serde_json::Value;
 
-use crate::setting::{standing, turn};
+use crate::setting::{TestTurn, standing, turn};
 
 const KEY: &str = "an onyx cat sleeps";
 /// Prefix of the names of captures and their markers.
@@ -43,7 +42,7 @@ pub(crate) struct TestCircuit {
     far_end: Option<FarEnd>,
     lab: Lab,
     server: IpAddr,
-    _turn: MutexGuard<'static, ()>,
+    _turn: TestTurn,
 }
 
 impl TestCircuit {

@@ -6,11 +6,11 @@ use std::process::Command;
 use lab::servers::ServerKind;
 use serde_json::Value;
 
-use crate::setting::turn;
+use crate::setting::shared_turn;
 
 #[test]
 fn demo_rows_are_complete_and_match_tshark() {
-    let Some(_turn) = turn(
+    let Some(_turn) = shared_turn(
         "demo",
         &[ServerKind::Http, ServerKind::Ftp, ServerKind::Smb],
     ) else {
@@ -79,7 +79,7 @@ fn demo_rows_are_complete_and_match_tshark() {
 /// A file that is downloaded again crosses the WAN as nothing.
 #[test]
 fn https_download_has_a_row_for_each_state() {
-    let Some(_turn) = turn("demo by HTTPS", &[ServerKind::Http]) else {
+    let Some(_turn) = shared_turn("demo by HTTPS", &[ServerKind::Http]) else {
         return;
     };
     let output = Command::new(env!("CARGO_BIN_EXE_trunkline"))

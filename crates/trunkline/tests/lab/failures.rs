@@ -10,8 +10,8 @@ use lab::topology::LabSite;
 use vocab::SeededRandom;
 
 use crate::setting::{
-    FAST, FetchFailure, HttpClient, SLOW, ask, publish, receive, standing, turn, wait_for_moment,
-    web,
+    FAST, FetchFailure, HttpClient, SLOW, ask, publish, receive, shared_turn, standing,
+    wait_for_moment, web,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -77,21 +77,21 @@ fn kill_in_mid_transfer(site: LabSite, limit: Duration) {
 
 #[test]
 fn killed_near_node_is_bypassed_and_recovers() {
-    if let Some(_turn) = turn("killed near node", &[ServerKind::Http]) {
+    if let Some(_turn) = shared_turn("killed near node", &[ServerKind::Http]) {
         kill_in_mid_transfer(LabSite::Near, Duration::from_secs(1));
     }
 }
 
 #[test]
 fn killed_far_node_is_bypassed_and_recovers() {
-    if let Some(_turn) = turn("killed far node", &[ServerKind::Http]) {
+    if let Some(_turn) = shared_turn("killed far node", &[ServerKind::Http]) {
         kill_in_mid_transfer(LabSite::Far, Duration::from_secs(5));
     }
 }
 
 #[test]
 fn hung_near_node_is_bypassed_within_two_seconds() {
-    let Some(_turn) = turn("hung node", &[ServerKind::Http]) else {
+    let Some(_turn) = shared_turn("hung node", &[ServerKind::Http]) else {
         return;
     };
     let mut lab = standing(FAST, WithNodes::Yes, &BOTH);
@@ -111,7 +111,7 @@ fn hung_near_node_is_bypassed_within_two_seconds() {
 
 #[test]
 fn a_transfer_outlives_twenty_seconds_without_the_wan() {
-    let Some(_turn) = turn("WAN outage", &[ServerKind::Http]) else {
+    let Some(_turn) = shared_turn("WAN outage", &[ServerKind::Http]) else {
         return;
     };
     let mut lab = standing(SLOW, WithNodes::Yes, &BOTH);
@@ -132,7 +132,7 @@ fn a_transfer_outlives_twenty_seconds_without_the_wan() {
 
 #[test]
 fn a_damaged_dictionary_costs_no_byte() {
-    let Some(_turn) = turn("damaged dictionary", &[ServerKind::Http]) else {
+    let Some(_turn) = shared_turn("damaged dictionary", &[ServerKind::Http]) else {
         return;
     };
     let mut lab = standing(FAST, WithNodes::Yes, &BOTH);
@@ -207,7 +207,7 @@ fn damage(directory: &Path, random: &mut SeededRandom) -> usize {
 
 #[test]
 fn dead_server_looks_dead_on_the_next_try() {
-    let Some(_turn) = turn("dead server", &[ServerKind::Http]) else {
+    let Some(_turn) = shared_turn("dead server", &[ServerKind::Http]) else {
         return;
     };
     let mut lab = standing(FAST, WithNodes::Yes, &BOTH);

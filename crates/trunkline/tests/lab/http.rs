@@ -13,7 +13,8 @@ use lab::topology::LabSite;
 use serde_json::Value;
 
 use crate::setting::{
-    FetchFailure, HttpClient, SLOW, ask, publish, receive, standing, turn, wait_for_moment, web,
+    FetchFailure, HttpClient, SLOW, ask, publish, receive, shared_turn, standing, wait_for_moment,
+    web,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -87,14 +88,14 @@ fn kill_in_mid_page(site: LabSite, limit: Duration) {
 
 #[test]
 fn a_page_loads_past_a_killed_near_node() {
-    if let Some(_turn) = turn("page past a near node", &[ServerKind::Http]) {
+    if let Some(_turn) = shared_turn("page past a near node", &[ServerKind::Http]) {
         kill_in_mid_page(LabSite::Near, Duration::from_secs(1));
     }
 }
 
 #[test]
 fn a_page_loads_past_a_killed_far_node() {
-    if let Some(_turn) = turn("page past a far node", &[ServerKind::Http]) {
+    if let Some(_turn) = shared_turn("page past a far node", &[ServerKind::Http]) {
         kill_in_mid_page(LabSite::Far, Duration::from_secs(5));
     }
 }
@@ -114,7 +115,7 @@ fn bench(words: &[&str]) -> Value {
 /// A fresh object costs nothing beside the session's signs of life, a stale one a conditional request.
 #[test]
 fn stored_objects_cost_next_to_nothing_on_the_wan() {
-    let Some(_turn) = turn("bench http objects", &[ServerKind::Http]) else {
+    let Some(_turn) = shared_turn("bench http objects", &[ServerKind::Http]) else {
         return;
     };
     let report = bench(&["--cells", "objects", "--objects", "40"]);
@@ -130,7 +131,7 @@ fn stored_objects_cost_next_to_nothing_on_the_wan() {
 #[test]
 #[ignore = "long: takes minutes, and needs Chromium"]
 fn a_browser_loads_the_same_page_through_the_nodes() {
-    let Some(_turn) = turn("bench http page", &[ServerKind::Http]) else {
+    let Some(_turn) = shared_turn("bench http page", &[ServerKind::Http]) else {
         return;
     };
     if lab::browser::find().is_none() {
@@ -152,7 +153,7 @@ fn a_browser_loads_the_same_page_through_the_nodes() {
 #[test]
 #[ignore = "long: two minutes, and needs a checkout of cache-tests"]
 fn public_cache_suite_gives_the_kept_result() {
-    let Some(_turn) = turn("cache-tests", &[]) else {
+    let Some(_turn) = shared_turn("cache-tests", &[]) else {
         return;
     };
     let Some(suite) = std::env::var_os("TRUNKLINE_CACHE_TESTS") else {

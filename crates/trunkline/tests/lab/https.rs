@@ -18,7 +18,7 @@ use lab::servers::{ServerKind, certificates};
 use lab::site::{Lab, WithNodes};
 use lab::topology::LabSite;
 
-use crate::setting::{publish, standing, turn};
+use crate::setting::{publish, shared_turn, standing};
 
 const NAME: &str = "wiki.corp.example";
 const TLS_PORT: u16 = 443;
@@ -153,7 +153,7 @@ fn start_nginx(lab: &mut Lab, home: &Path) -> RunningProcess {
 
 #[test]
 fn https_is_decrypted_transparently_and_by_connect() {
-    let Some(_turn) = turn("intercepted HTTPS", &[ServerKind::Http]) else {
+    let Some(_turn) = shared_turn("intercepted HTTPS", &[ServerKind::Http]) else {
         return;
     };
     let mut https = HttpsLab::start();

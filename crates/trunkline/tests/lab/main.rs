@@ -1,8 +1,8 @@
 //! Tests with real servers, real nodes and a real (emulated) link, in network namespaces.
 //!
 //! Most need root, /dev/net/tun and the servers; without them each prints on standard error why it
-//! was skipped, and passes. They run one at a time, because the link's timing depends on this
-//! machine's processors.
+//! was skipped, and passes. A test whose result depends on the link's timing runs alone, because that
+//! timing depends on this machine's processors. Of the others two run at a time.
 
 mod addresses;
 mod around;

@@ -8,13 +8,13 @@ use lab::servers::ServerKind;
 use lab::site::WithNodes;
 use lab::topology::LabSite;
 
-use crate::setting::{FAST, HttpClient, ask, publish, receive, standing, turn, web};
+use crate::setting::{FAST, HttpClient, ask, publish, receive, shared_turn, standing, web};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn five_hundred_parallel_connections_deliver_the_right_bytes() {
-    let Some(_turn) = turn("500 connections", &[ServerKind::Http]) else {
+    let Some(_turn) = shared_turn("500 connections", &[ServerKind::Http]) else {
         return;
     };
     let mut lab = standing(FAST, WithNodes::Yes, &[LabSite::Near, LabSite::Far]);
@@ -49,7 +49,7 @@ fn five_hundred_parallel_connections_deliver_the_right_bytes() {
 
 #[test]
 fn browser_connections_behave_as_without_nodes() {
-    let Some(_turn) = turn("30 connections", &[ServerKind::Http]) else {
+    let Some(_turn) = shared_turn("30 connections", &[ServerKind::Http]) else {
         return;
     };
     let mut lab = standing(FAST, WithNodes::Yes, &[LabSite::Near, LabSite::Far]);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use host::ProgramEnvironment;
@@ -25,11 +25,69 @@ pub(crate) const FAST: &str = "rate=100Mbit,delay=5ms,queue=250kB";
 /// A link on which a megabyte takes most of a second, so that there is a middle to break off in.
 pub(crate) const SLOW: &str = "rate=10Mbit,delay=10ms,queue=125kB";
 
-static TURN: Mutex<()> = Mutex::new(());
+/// The number of tests that may run at the same time, where none of them needs a quiet machine.
+const PLACES: usize = 2;
 
-/// Waits for this test's turn; `None` where the lab cannot run, with a remark on standard error.
-pub(crate) fn turn(test: &str, kinds: &[ServerKind]) -> Option<MutexGuard<'static, ()>> {
-    let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+static QUEUE: Mutex<TestQueue> = Mutex::new(TestQueue {
+    places_taken: 0,
+    waiting_alone: 0,
+});
+static PLACE_LEFT: Condvar = Condvar::new();
+
+/// The tests that run, and those that wait to run alone.
+struct TestQueue {
+    places_taken: usize,
+    waiting_alone: usize,
+}
+
+impl TestQueue {
+    fn must_wait(&self, places: usize) -> bool {
+        // Tests that share would otherwise follow each other for ever.
+        let is_behind_another = places < PLACES && self.waiting_alone > 0;
+        is_behind_another || self.places_taken + places > PLACES
+    }
+}
+
+/// A test's permission to use the machine, which ends when it is dropped.
+pub(crate) struct TestTurn {
+    places: usize,
+}
+
+impl TestTurn {
+    fn wait_for(places: usize) -> Self {
+        let is_alone = usize::from(places == PLACES);
+        let mut queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.waiting_alone += is_alone;
+        let mut queue = PLACE_LEFT
+            .wait_while(queue, |queue| queue.must_wait(places))
+            .unwrap_or_else(PoisonError::into_inner);
+        queue.waiting_alone -= is_alone;
+        queue.places_taken += places;
+        Self { places }
+    }
+}
+
+impl Drop for TestTurn {
+    fn drop(&mut self) {
+        let mut queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.places_taken -= self.places;
+        PLACE_LEFT.notify_all();
+    }
+}
+
+/// Waits until no other test runs; `None` where the lab cannot run, with a remark on standard error.
+pub(crate) fn turn(test: &str, kinds: &[ServerKind]) -> Option<TestTurn> {
+    take(test, kinds, PLACES)
+}
+
+/// Waits until at most one other test runs, for tests whose results do not depend on time. `None`
+/// where the lab cannot run, with a remark on standard error.
+pub(crate) fn shared_turn(test: &str, kinds: &[ServerKind]) -> Option<TestTurn> {
+    take(test, kinds, 1)
+}
+
+fn take(test: &str, kinds: &[ServerKind], places: usize) -> Option<TestTurn> {
+    let turn = TestTurn::wait_for(places);
     let reason = if kernel::effective_user() != 0 {
         "it needs root".to_owned()
     } else {

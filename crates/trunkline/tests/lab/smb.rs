@@ -12,7 +12,7 @@ use host::command;
 use lab::servers::ServerKind;
 use serde_json::Value;
 
-use crate::setting::{environment, turn};
+use crate::setting::{environment, shared_turn};
 
 /// Tells whether this machine has a program; if not, prints what is left out.
 fn has(program: &str, package: &str) -> bool {
@@ -24,7 +24,7 @@ fn has(program: &str, package: &str) -> bool {
 }
 
 fn gate(name: &str, suites: &[&str], session: TortureSession, limit: std::time::Duration) {
-    let Some(_turn) = turn(name, &[ServerKind::Smb]) else {
+    let Some(_turn) = shared_turn(name, &[ServerKind::Smb]) else {
         return;
     };
     if !has("smbtorture", "samba-testsuite") {
@@ -249,7 +249,7 @@ fn long_profile(suites: &[&'static str], session: TortureSession) {
 
 #[test]
 fn stock_clients_are_answered_for_every_algorithm() {
-    let Some(_turn) = turn("protected sessions", &[ServerKind::Smb]) else {
+    let Some(_turn) = shared_turn("protected sessions", &[ServerKind::Smb]) else {
         return;
     };
     let exchanges = protected::exchange(&environment()).expect("every session does its work");
@@ -263,7 +263,7 @@ fn stock_clients_are_answered_for_every_algorithm() {
 
 #[test]
 fn smb1_client_is_answered_and_file_stays_readable() {
-    let Some(_turn) = turn("smb by NT1", &[ServerKind::Smb]) else {
+    let Some(_turn) = shared_turn("smb by NT1", &[ServerKind::Smb]) else {
         return;
     };
     if !has("smbclient", "smbclient") {
@@ -280,7 +280,7 @@ fn smb1_client_is_answered_and_file_stays_readable() {
 
 #[test]
 fn own_client_accepts_signed_encrypted_and_leased_answers() {
-    let Some(_turn) = turn("protected sessions, smbprotocol", &[ServerKind::Smb]) else {
+    let Some(_turn) = shared_turn("protected sessions, smbprotocol", &[ServerKind::Smb]) else {
         return;
     };
     let Some(python) = python() else {
@@ -302,7 +302,7 @@ fn own_client_accepts_signed_encrypted_and_leased_answers() {
 
 #[test]
 fn kerberos_sessions_are_accelerated_with_the_service_keytab() {
-    let Some(_turn) = turn("smb by Kerberos", &[ServerKind::Smb]) else {
+    let Some(_turn) = shared_turn("smb by Kerberos", &[ServerKind::Smb]) else {
         return;
     };
     let programs = [("krb5kdc", "krb5-kdc"), ("smbclient", "smbclient")];
@@ -376,7 +376,7 @@ fn bench(names: &str) -> Option<Vec<Value>> {
 
 #[test]
 fn bench_counts_round_trips_and_the_clients_operations() {
-    let Some(_turn) = turn("bench smb", &[ServerKind::Smb]) else {
+    let Some(_turn) = shared_turn("bench smb", &[ServerKind::Smb]) else {
         return;
     };
     let Some(cells) = bench("listing/OC-1/30ms/off/baseline,listing/OC-1/30ms/off/application")
@@ -406,7 +406,7 @@ fn bench_counts_round_trips_and_the_clients_operations() {
 
 #[test]
 fn small_files_open_ahead_despite_another_clients_changes() {
-    let Some(_turn) = turn("bench smb, relaxed", &[ServerKind::Smb]) else {
+    let Some(_turn) = shared_turn("bench smb, relaxed", &[ServerKind::Smb]) else {
         return;
     };
     let Some(cells) = bench("small-files-read/OC-1/30ms/off/relaxed") else {
