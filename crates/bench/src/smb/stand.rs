@@ -86,6 +86,8 @@ pub(super) struct SmbLane {
     is_key_delegated: bool,
     /// Clients with code of their own ask for a lease with each file.
     clients_hold_leases: bool,
+    /// The nodes leave durable handles to the server.
+    keeps_durable: bool,
     run: LabRun,
 }
 
@@ -183,6 +185,7 @@ impl SmbLane {
             link: None,
             is_key_delegated: false,
             clients_hold_leases: false,
+            keeps_durable: false,
             run,
         };
         for (name, mode) in [(SMALL, 0o755), (SMALL_UPLOADS, 0o777), (DOCUMENTS, 0o777)] {
@@ -263,6 +266,11 @@ impl SmbLane {
         self.is_key_delegated = is_delegated;
     }
 
+    /// Lets clients have durable handles through nodes that start from now on.
+    pub(super) fn keep_durable(&mut self) {
+        self.keeps_durable = true;
+    }
+
     /// Allows clients to request leases from now on.
     pub(super) fn hold_leases(&mut self) {
         self.clients_hold_leases = true;
@@ -276,6 +284,9 @@ impl SmbLane {
         self.nodes.stop()?;
         let mut credentials = Vec::new();
         let mut accelerators = table(mode);
+        if self.keeps_durable {
+            accelerators.push("durable = \"keep\"".to_owned());
+        }
         if self.is_key_delegated && mode.consistency().is_some() {
             credentials.push(self.account_file()?);
             accelerators.push("resign_gmac = true".to_owned());

@@ -317,6 +317,8 @@ pub fn compare(
         });
         let mut lane = stand(environment)?;
         lane.delegate_key(matches!(session, TortureSession::Delegated(_)));
+        // Its suites of durable handles test that the server grants them.
+        lane.keep_durable();
         lane.start_nodes_alone(AccelerationMode::Application)?;
         let (through, answered) = run_all(&mut lane, suites, session, limit)?;
         let accelerate = lane.all_whys()?;
