@@ -39,6 +39,17 @@ pub enum ChannelPolicy {
     One,
 }
 
+/// The handling of durable handles that clients request with their oplocks and leases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DurablePolicy {
+    /// Opens that the halves work for are not durable, as with a server that grants none: the far
+    /// half takes the request out of the client's CREATE (docs/decisions/0078).
+    #[default]
+    Decline,
+    /// The server decides. WRITEs and CLOSEs of an open that it makes durable go to it.
+    Keep,
+}
+
 /// The operator's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SmbSettings {
@@ -55,6 +66,8 @@ pub struct SmbSettings {
     pub may_store_decrypted: bool,
     /// See [`ChannelPolicy`].
     pub channels: ChannelPolicy,
+    /// See [`DurablePolicy`].
+    pub durable: DurablePolicy,
 }
 
 impl SmbSettings {
@@ -66,6 +79,7 @@ impl SmbSettings {
         may_resign_gmac: false,
         may_store_decrypted: false,
         channels: ChannelPolicy::Several,
+        durable: DurablePolicy::Decline,
     };
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::build;
-use super::config::{ChannelPolicy, ConsistencyMode, SmbSettings};
+use super::config::{ChannelPolicy, ConsistencyMode, DurablePolicy, SmbSettings};
 use crate::detect::{DetectedProtocol, ProtocolDetection};
 use crate::registry::{AcceleratorEntry, MovedKey};
 use crate::settings::{AcceleratorSettings, ParsedSettings, SettingsTable, TableReader};
@@ -73,6 +73,11 @@ const CHANNELS: &[(&str, ChannelPolicy)] = &[
     ("one", ChannelPolicy::One),
 ];
 
+const DURABLE: &[(&str, DurablePolicy)] = &[
+    ("decline", DurablePolicy::Decline),
+    ("keep", DurablePolicy::Keep),
+];
+
 /// Direct TCP transport: a zero byte and three of length ([MS-SMB2] §2.1, Transport).
 fn detect(bytes: &[u8]) -> Option<DetectedProtocol> {
     match bytes {
@@ -105,6 +110,7 @@ fn parse(table: &SettingsTable) -> ParsedSettings {
         may_resign_gmac: reader.switch("resign_gmac")?.unwrap_or(false),
         may_store_decrypted: reader.switch("store_decrypted")?.unwrap_or(false),
         channels: reader.choice("channels", CHANNELS)?.unwrap_or_default(),
+        durable: reader.choice("durable", DURABLE)?.unwrap_or_default(),
     };
     reader.finish()?;
     Ok(Arc::new(settings))
@@ -131,6 +137,11 @@ impl AcceleratorSettings for SmbSettings {
             ChannelPolicy::One => "one",
         };
         lines.push(("channels", format!("{channels:?}")));
+        let durable = match self.durable {
+            DurablePolicy::Decline => "decline",
+            DurablePolicy::Keep => "keep",
+        };
+        lines.push(("durable", format!("{durable:?}")));
         lines.push(("store_decrypted", self.may_store_decrypted.to_string()));
         lines.push(("resign_gmac", self.may_resign_gmac.to_string()));
         lines
@@ -189,6 +200,7 @@ mod tests {
             ("mode", text("relaxed")),
             ("relaxed_staleness", text("250ms")),
             ("channels", text("one")),
+            ("durable", text("keep")),
             ("store_decrypted", SettingValue::Switch(true)),
         ]);
         let settings = settings.unwrap();
@@ -203,6 +215,7 @@ mod tests {
                 "mode = \"relaxed\"",
                 "relaxed_staleness = \"250ms\"",
                 "channels = \"one\"",
+                "durable = \"keep\"",
                 "store_decrypted = true",
                 "resign_gmac = false",
             ]
@@ -211,6 +224,7 @@ mod tests {
         let expected = SmbSettings {
             consistency: ConsistencyMode::Relaxed { staleness },
             channels: ChannelPolicy::One,
+            durable: DurablePolicy::Keep,
             may_store_decrypted: true,
             ..SmbSettings::default()
         };

@@ -3,7 +3,7 @@
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
 //!                 Listed + payload · Key · Sealing · Forget · Sealed + message · Offer
-//!                 Lease · FileSystem
+//!                 Lease · FileSystem · Speaks
 //!  near ──► far   Speaks · Beat · Received · Again · Revoked · Forgot · Sealed + message · Took
 //! ```
 //! A frame is the content of one frame segment. Its numbers are never reused.
@@ -60,6 +60,10 @@ pub(crate) const TAKES_SEALING: u8 = 3;
 pub(crate) const TAKES_OFFERS: u8 = 4;
 /// The version of a near half that also accepts leases as licences.
 pub(crate) const TAKES_LEASES: u8 = 5;
+/// The version of halves that list directories ahead in answers of 8 KiB and more, and answer
+/// SET_INFO of the length, or of times and attributes, early. They do so only if both send it: the far half sends its
+/// own version before [`HalfFrame::Engaged`], and only to such a near half.
+pub(crate) const COMPOUNDS: u8 = 6;
 
 /// The requests that the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +75,8 @@ pub(crate) struct OpenLicence {
     pub(crate) may_read: bool,
     /// WRITEs before the server has.
     pub(crate) may_write: bool,
+    /// A SET_INFO of times and attributes before the server has.
+    pub(crate) may_set: bool,
     /// A CLOSE before the server has, if nothing was changed through this open.
     pub(crate) may_close: bool,
     /// The protection of the CREATE request. A request with weaker protection does not belong to
@@ -135,7 +141,7 @@ pub(crate) enum HalfFrame {
     },
     /// The first entries that came with this open are no longer used.
     Forgot { file: FileId },
-    /// The near half's capabilities.
+    /// The sender's capabilities.
     Speaks {
         /// See [`TAKES_KEYS`] and [`TAKES_SEALING`].
         version: u8,
@@ -193,7 +199,8 @@ impl HalfFrame {
                     | u8::from(licence.may_write) << 1
                     | u8::from(licence.may_close) << 2
                     | u8::from(licence.guard == MessageProtection::Signed) << 3
-                    | u8::from(licence.guard == MessageProtection::Sealed) << 4)
+                    | u8::from(licence.guard == MessageProtection::Sealed) << 4
+                    | u8::from(licence.may_set) << 5)
                 .u32(licence.read_max)
                 .u32(licence.write_max),
             HalfFrame::Ahead {
@@ -320,6 +327,7 @@ impl HalfFrame {
                     may_read: rights & 1 != 0,
                     may_write: rights & 2 != 0,
                     may_close: rights & 4 != 0,
+                    may_set: rights & 32 != 0,
                     guard: match rights & 24 {
                         0 => MessageProtection::Nothing,
                         8 => MessageProtection::Signed,
@@ -482,6 +490,7 @@ mod tests {
                 tree: 3,
                 may_read: false,
                 may_write: true,
+                may_set: true,
                 may_close: true,
                 guard: MessageProtection::Sealed,
                 read_max: 65_536,

@@ -21,10 +21,12 @@ pub(crate) struct DirectoryQuery {
     pattern_length: u8,
 }
 
-/// The least length of a request that is prefetched: clients that list a whole directory request 64
-/// KiB and more at a time, and one that requests less may continue name by name (smbtorture's
-/// dir.many does, with 4 KiB).
-const LEAST_LENGTH: u32 = 16_384;
+/// The least length of a request that is prefetched: clients that list a whole directory request 15
+/// KiB and more at a time (the Linux kernel's client requests the least), and one that requests less
+/// may continue name by name (smbtorture's dir.many does, with 4 KiB).
+pub(crate) const LEAST_LENGTH: u32 = 8_192;
+/// The same where one of the halves is of a release before [`COMPOUNDS`](super::frames::COMPOUNDS).
+pub(crate) const OLD_LEAST_LENGTH: u32 = 16_384;
 
 impl DirectoryQuery {
     /// The first query of file managers and stock clients: FileIdBothDirectoryInformation
@@ -48,21 +50,24 @@ impl DirectoryQuery {
         &self.pattern[..usize::from(self.pattern_length)]
     }
 
-    /// Returns the query of a request, if the request goes through a whole listing.
-    pub(crate) fn of(request: &QueryDirectoryRequest) -> Option<Self> {
+    /// Returns the query of a request, if the request goes through a whole listing in answers of
+    /// this length or more.
+    pub(crate) fn of(request: &QueryDirectoryRequest, least_length: u32) -> Option<Self> {
         let is_plain = request.flags & !(flag::RESTART | flag::REOPEN) == 0;
-        match is_plain && request.length >= LEAST_LENGTH {
+        match is_plain && request.length >= least_length {
             true => Self::new(request.class, &request.pattern),
             false => None,
         }
     }
 
     /// Returns true if entries of this query, `length` bytes of them, answer the request.
+    /// `least_length` is the rule that both halves know.
     pub(crate) fn answers(
         &self,
         request: &QueryDirectoryRequest,
         is_fresh: bool,
         length: usize,
+        least_length: u32,
     ) -> bool {
         let allowed = if is_fresh {
             flag::RESTART | flag::REOPEN
@@ -72,7 +77,7 @@ impl DirectoryQuery {
         request.flags & !allowed == 0
             && request.class == self.class
             && request.pattern == self.pattern()
-            && request.length >= LEAST_LENGTH
+            && request.length >= least_length
             && length <= request.length as usize
     }
 }

@@ -53,7 +53,7 @@ pub mod testing;
 mod tests;
 mod wire;
 
-pub use config::{ChannelPolicy, ConsistencyMode, SmbSettings};
+pub use config::{ChannelPolicy, ConsistencyMode, DurablePolicy, SmbSettings};
 pub use entry::ENTRY;
 
 use far::Smb2FarHalf;

@@ -11,6 +11,9 @@ pub(crate) const GMAC: ReasonCode = ReasonCode::new(10);
 /// The connection is signed as in SMB 1.
 pub(crate) const SIGNED_BY_SMB1: ReasonCode = ReasonCode::new(14);
 
+/// The connection is a further channel of a session whose key another connection has.
+pub(crate) const CHANNEL: ReasonCode = ReasonCode::new(64);
+
 /// Explains a code for file shares; `None` where the common explanation holds, or there is none.
 pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<ReasonExplanation> {
     let explanation = match code {
@@ -28,6 +31,15 @@ pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Reas
         )
         .with_remedy(
             "use SMB 2 or 3 on both hosts, or do not require signatures of SMB 1 on either host",
+        )
+        .recurring(),
+        CHANNEL => ReasonExplanation::new(
+            "the connection is a further channel of a session (SMB multichannel), and the accelerator works \
+             only on sessions with one connection",
+        )
+        .with_remedy(
+            "set channels = \"one\" in [smb] of the far node, or mount without the option multichannel \
+             (docs/decisions/0046)",
         )
         .recurring(),
         ReasonCode::ENCRYPTED => {
@@ -51,7 +63,7 @@ mod tests {
 
     #[test]
     fn own_codes_are_stable_and_explained_here() {
-        for (code, number) in [(GMAC, 10), (SIGNED_BY_SMB1, 14)] {
+        for (code, number) in [(GMAC, 10), (SIGNED_BY_SMB1, 14), (CHANNEL, 64)] {
             assert_eq!(code.to_byte(), number);
             assert_eq!(code.common_explanation(), None);
             let explanation = explain(code, ReasonSource::ThisNode).unwrap();

@@ -3,6 +3,8 @@
 mod breaks;
 mod closing;
 mod company;
+mod compounds;
+mod durable;
 mod ends;
 mod file_system;
 mod kerberos;
@@ -23,6 +25,7 @@ use std::time::Duration;
 use super::testing::messages::{self, Smb2CreateParameters};
 use super::testing::world::Smb2World;
 use super::wire::FileId;
+use super::{DurablePolicy, SmbSettings};
 
 /// One way of the path: 100 ms round trip.
 const DELAY: Duration = Duration::from_millis(50);
@@ -37,6 +40,19 @@ fn contents(length: usize) -> Vec<u8> {
 /// A world whose client is connected, with one file of that many bytes.
 fn world_with(length: usize) -> Smb2World {
     let mut world = Smb2World::new(DELAY);
+    world.server.files.insert("a".to_owned(), contents(length));
+    world.set_up(0);
+    world
+}
+
+/// The same at a server that grants durable handles, with nodes that let it.
+fn durable_world(length: usize) -> Smb2World {
+    let settings = SmbSettings {
+        durable: DurablePolicy::Keep,
+        ..SmbSettings::STRICT
+    };
+    let mut world = Smb2World::with_settings(DELAY, settings);
+    world.server.grants_durable = true;
     world.server.files.insert("a".to_owned(), contents(length));
     world.set_up(0);
     world

@@ -5,15 +5,18 @@ use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
 use super::leases::RequestedLease;
+use super::listing::OpenListing;
 use super::open::{LicenceState, TrackedOpen};
 use super::read_ahead::{ReadAhead, ReadVerdict};
 use super::{
-    FarState, HeldMessage, OutstandingRequest, RequestPurpose, ResponseRemainder, Smb2FarHalf,
+    FarState, FileChange, HeldMessage, OutstandingRequest, RequestPurpose, ResponseRemainder,
+    Smb2FarHalf,
 };
 use crate::ReasonCode;
 use crate::smb::config::{AHEAD_BLOCK_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::{HalfFrame, OpenLicence};
 use crate::smb::keys::{MissingKeyReason, PendingSetUps, SetUpOutcome};
+use crate::smb::listing::DirectoryQuery;
 use crate::smb::reasons;
 use crate::smb::wire::create::{ANSWER_OPLOCK_AT, CreateResponse, oplock_level};
 use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, flag, status};
@@ -28,9 +31,19 @@ pub(super) struct CreateIntent {
     pub(super) guard: MessageProtection,
     pub(super) may_read: bool,
     pub(super) may_write: bool,
+    pub(super) may_set: bool,
     /// The requested lease.
     pub(super) lease: Option<RequestedLease>,
     pub(super) is_durable: bool,
+}
+
+/// The parameters of a compound that opens a directory and lists it.
+#[derive(Clone, Copy, Debug)]
+struct ListingIntent {
+    tree: u32,
+    query: Option<DirectoryQuery>,
+    length: u32,
+    guard: MessageProtection,
 }
 
 impl Smb2FarHalf {
@@ -90,17 +103,21 @@ impl Smb2FarHalf {
             && header.message_id != header::UNASKED
             && (PendingSetUps::wants(header)
                 || is_keyed && header.has(flag::SIGNED)
-                || self.is_lease_given(header))
+                || self.is_lease_or_durable(header))
     }
 
-    /// Returns true if the create contexts of an answer may grant a lease.
-    fn is_lease_given(&self, header: &Smb2Header) -> bool {
+    /// Returns true if the create contexts of an answer may grant a lease or a durable handle.
+    fn is_lease_or_durable(&self, header: &Smb2Header) -> bool {
         let request = self.outstanding.get(&header.message_id);
         header.status == status::SUCCESS
             && request.is_some_and(|request| {
                 matches!(
                     request.purpose,
                     RequestPurpose::Create { lease: Some(_), .. }
+                        | RequestPurpose::Create {
+                            is_durable: true,
+                            ..
+                        }
                 )
             })
     }
@@ -207,7 +224,8 @@ impl Smb2FarHalf {
             return self.object(head, rest, ReasonCode::VIOLATION);
         }
         self.ids.granted(header.credits);
-        self.rest = ResponseRemainder::Pass;
+        // Of the message before it in the same frame.
+        self.answer_complete();
         if header.message_id == header::UNASKED {
             return self.unasked(now, head);
         }
@@ -346,6 +364,13 @@ impl Smb2FarHalf {
         let header = head.header;
         if request.is_early {
             self.early = self.early.saturating_sub(1);
+            if let RequestPurpose::Changes {
+                change: FileChange::Plain(_),
+                ..
+            } = request.purpose
+            {
+                self.early_sets = self.early_sets.saturating_sub(1);
+            }
         }
         match request.purpose {
             RequestPurpose::Create {
@@ -358,6 +383,7 @@ impl Smb2FarHalf {
                 is_ours,
                 may_read,
                 may_write,
+                may_set,
                 is_bare: false,
                 tree,
                 lease,
@@ -368,10 +394,24 @@ impl Smb2FarHalf {
                     guard: request.guard,
                     may_read,
                     may_write,
+                    may_set,
                     lease,
                     is_durable,
                 };
                 self.opened(now, head, rest, tree, opened);
+            }
+            RequestPurpose::OpensListing {
+                tree,
+                query,
+                length,
+            } => {
+                let opened = ListingIntent {
+                    tree,
+                    query,
+                    length,
+                    guard: request.guard,
+                };
+                self.opened_listing(head, opened);
             }
             RequestPurpose::Changes { file, .. } => {
                 self.outdate_opening_of(file);
@@ -436,7 +476,7 @@ impl Smb2FarHalf {
         head: &mut Smb2MessageHead,
         rest: &[(SegmentKind, Bytes)],
         tree: u32,
-        opened: CreateIntent,
+        mut opened: CreateIntent,
     ) {
         let is_ours = opened.is_ours;
         let header = Smb2Header {
@@ -451,6 +491,14 @@ impl Smb2FarHalf {
         };
         if is_ours {
             head.body_mut()[ANSWER_OPLOCK_AT] = oplock_level::NONE;
+        }
+        // A server may decline; what it says that is not read counts as granted.
+        if opened.is_durable {
+            let mut message = head.message().to_vec();
+            rest.iter()
+                .for_each(|(_, bytes)| message.extend_from_slice(bytes));
+            opened.is_durable = CreateResponse::is_durable(&message).unwrap_or(true);
+            self.durable_opens += u64::from(opened.is_durable);
         }
         let is_exclusive = !answer.is_directory()
             && match answer.oplock_level {
@@ -495,9 +543,64 @@ impl Smb2FarHalf {
         if self.may_have_channels(session) {
             return;
         }
+        let listing = may_list.then(|| self.usual_listing.begin());
+        self.serve_bare(file, (session, tree), guard, listing);
+        if answer.is_directory() && !may_list {
+            self.ask_file_system(file);
+        }
+    }
+
+    /// The server has opened a directory in a compound with requests for its names, or something
+    /// else, or nothing.
+    fn opened_listing(&mut self, head: &Smb2MessageHead, opened: ListingIntent) {
+        let message_id = head.header.message_id;
+        let answer = match head.header.status {
+            status::SUCCESS => CreateResponse::parse(head.body()),
+            _ => return self.opens_ahead.opened(message_id, None),
+        };
+        let Ok(answer) = answer else {
+            return self.stop(ReasonCode::VIOLATION);
+        };
+        let (file, session) = (answer.file, head.header.session);
+        let is_served = answer.is_directory() && !self.may_have_channels(session);
+        self.opens_ahead
+            .opened(message_id, is_served.then_some(file));
+        if !is_served {
+            return;
+        }
+        self.opens_ahead.begins(file);
+        let mut asked = 0;
+        for request in self.outstanding.values_mut() {
+            if request.opens_with == Some(message_id) {
+                request.purpose = RequestPurpose::Lists(file);
+                asked += 1;
+            }
+        }
+        let ListingIntent {
+            tree,
+            query,
+            length,
+            guard,
+        } = opened;
+        if let Some(query) = query {
+            (self.usual_listing.query, self.usual_listing.length) = (query, length);
+        }
+        let listing = OpenListing::begun(query, &self.usual_listing, length, asked);
+        self.serve_bare(file, (session, tree), guard, Some(listing));
+    }
+
+    /// Keeps an open of a directory, or of something for its attributes alone: its CLOSE may be
+    /// answered early.
+    fn serve_bare(
+        &mut self,
+        file: FileId,
+        (session, tree): (u64, u32),
+        guard: MessageProtection,
+        listing: Option<OpenListing>,
+    ) {
         let mut open = TrackedOpen::new(session, tree, false);
         open.may_close = true;
-        open.listing = may_list.then(|| self.usual_listing.begin());
+        open.listing = listing;
         open.guard = guard;
         self.keep_open(file, open);
         self.tell_key(session);
@@ -507,14 +610,12 @@ impl Smb2FarHalf {
             tree,
             may_read: false,
             may_write: false,
+            may_set: false,
             may_close: true,
             guard,
             read_max: 0,
             write_max: 0,
         }));
-        if answer.is_directory() && !may_list {
-            self.ask_file_system(file);
-        }
     }
 
     /// Handles an open that is not served. If the client has an oplock of its own, its break must
@@ -560,6 +661,7 @@ impl Smb2FarHalf {
         // of its lease as well: it keeps the file as its client knows it.
         let is_outlived = opened.is_durable || lease.is_some_and(|key| self.has_durable_kin(key));
         let may_write = opened.may_write && is_exclusive && !is_outlived && write_max > 0;
+        let may_set = may_write && opened.may_set && self.near_takes_compounds;
         let may_close = is_exclusive && !opened.is_durable;
         let mut open = TrackedOpen::new(header.session, header.tree, opened.is_ours);
         open.guard = opened.guard;
@@ -568,6 +670,8 @@ impl Smb2FarHalf {
         if is_exclusive {
             open.grant = LicenceState::Held;
             open.may_write = may_write;
+            open.may_set = may_set;
+            open.may_cut = may_write && self.near_takes_compounds;
             open.may_close = may_close;
         }
         if is_exclusive || open.lease.is_some() {
@@ -578,6 +682,7 @@ impl Smb2FarHalf {
                 tree: header.tree,
                 may_read,
                 may_write,
+                may_set,
                 may_close,
                 guard: opened.guard,
                 read_max,

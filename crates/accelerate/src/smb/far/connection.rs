@@ -175,6 +175,21 @@ impl Smb2Connection {
         !is_alone
     }
 
+    /// Returns true if a request that opens a directory in a compound with requests for its names
+    /// changes nothing that its answers depend on, and asks for no oplock.
+    pub(crate) fn serves_listing(
+        &self,
+        header: &Smb2Header,
+        request: &CreateRequest<'_>,
+        is_keyed: bool,
+    ) -> bool {
+        let names = request.context_names();
+        self.serves(header.session, header.tree, is_keyed)
+            && request.options & OPTIONS_NOT_BARE == 0
+            && request.oplock_level == oplock_level::NONE
+            && names.is_ok_and(|names| names.iter().all(|name| CONTEXTS_SERVED.contains(name)))
+    }
+
     /// Decides how to handle the oplock of a request to open a file.
     pub(crate) fn judge(
         &self,

@@ -363,7 +363,10 @@ impl Smb2FarHalf {
     /// their lease. Answered WRITEs would be lost with this connection.
     fn outlived_writers(&self, message: &GatheredMessage) -> Vec<FileId> {
         let may_ask = |header: &Smb2Header| header.command == command::CREATE;
-        if self.leases.kin.is_empty() || !message.heads().any(|head| may_ask(&head.header)) {
+        if self.leases.kin.is_empty()
+            || !message.heads().any(|head| may_ask(&head.header))
+            || self.will_decline(message)
+        {
             return Vec::new();
         }
         let creates = message.messages().filter(|(header, _)| may_ask(header));

@@ -7,6 +7,9 @@
 //! first request is changed to reopen the listing. Later only a request that restarts can be passed
 //! on; one that continues differently ends the flow. Until the server has confirmed a restart,
 //! further requests wait: if it refuses, its position differs from the client's.
+//!
+//! Many clients open a directory and request its first names in one compound. The server answers
+//! the compound, and the entries behind it are read ahead.
 
 use bytes::Bytes;
 use vocab::SegmentKind;
@@ -18,7 +21,7 @@ use super::{RequestPurpose, Smb2FarHalf, StreamFinish};
 use crate::ReasonCode;
 use crate::smb::config::{AHEAD_CREDITS, LISTING_BLOCK, LISTINGS_AHEAD, NAMES_KEPT};
 use crate::smb::frames::HalfFrame;
-use crate::smb::listing::DirectoryQuery;
+use crate::smb::listing::{DirectoryQuery, LEAST_LENGTH, OLD_LEAST_LENGTH};
 use crate::smb::wire::directory::{FLAGS_AT, QueryDirectoryRequest, entries, flag};
 use crate::smb::wire::header::{Smb2Header, command, status};
 use crate::smb::wire::target::{CompoundChain, RequestEffect};
@@ -27,6 +30,15 @@ use crate::smb::wire::{FileId, u8_at};
 impl Smb2FarHalf {
     pub(super) fn listing(&mut self, file: FileId) -> Option<&mut OpenListing> {
         self.opens.get_mut(&file)?.listing.as_mut()
+    }
+
+    /// The least length of a request for names that prefetched entries may answer: the near half
+    /// applies the same.
+    pub(super) fn least_length(&self) -> u32 {
+        match self.near_takes_compounds {
+            true => LEAST_LENGTH,
+            false => OLD_LEAST_LENGTH,
+        }
     }
 
     /// Takes a request for names that is, or will be, answered by prefetched entries; gives others
@@ -52,6 +64,7 @@ impl Smb2FarHalf {
         let Some((header, request)) = listed_request(&message) else {
             return self.list_unseen(message);
         };
+        let least_length = self.least_length();
         let Some(open) = self.opens.get_mut(&request.file) else {
             return Some(message);
         };
@@ -64,7 +77,7 @@ impl Smb2FarHalf {
         }
         let is_fresh = listing.state == ListingPhase::Fresh;
         // None overtakes one that waits.
-        if listing.waiting.is_empty() && listing.is_next_for(&request) {
+        if listing.waiting.is_empty() && listing.is_next_for(&request, least_length) {
             listing.sent.pop_front();
             if is_fresh {
                 listing.state = ListingPhase::Going;
@@ -102,7 +115,7 @@ impl Smb2FarHalf {
         listing.is_moved = false;
         listing.is_complete = false;
         listing.state = ListingPhase::Off;
-        if let Some(query) = DirectoryQuery::of(&request) {
+        if let Some(query) = DirectoryQuery::of(&request, least_length) {
             listing.state = ListingPhase::Going;
             listing.query = query;
             listing.length = request.length.min(LISTING_BLOCK);
@@ -357,6 +370,7 @@ impl Smb2FarHalf {
             self.learn_names(file);
         }
         let gathered = std::mem::take(&mut self.gathered);
+        let least_length = self.least_length();
         let Some(listing) = self.listing(file) else {
             return;
         };
@@ -382,7 +396,7 @@ impl Smb2FarHalf {
                 // beginning that the server answers it with.
                 let is_wanted = waiting.first().is_none_or(|message| {
                     let asked = listed_request(message);
-                    asked.is_some_and(|(_, request)| listing.is_next_for(&request))
+                    asked.is_some_and(|(_, request)| listing.is_next_for(&request, least_length))
                 });
                 if is_wanted {
                     self.send_listed(file, found);

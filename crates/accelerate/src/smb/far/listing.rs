@@ -39,24 +39,11 @@ impl ListingGuess {
     /// A directory is opened.
     pub(crate) fn begin(&mut self) -> OpenListing {
         let is_wanted = std::mem::replace(&mut self.is_wanted, false);
-        OpenListing {
-            state: if is_wanted {
-                ListingPhase::Fresh
-            } else {
-                ListingPhase::Off
-            },
-            query: self.query,
-            length: self.length,
-            is_complete: false,
-            sent: VecDeque::new(),
-            is_under_way: false,
-            is_moved: false,
-            is_lost: false,
-            beginning: None,
-            is_closed: false,
-            waiting: Vec::new(),
-            asked_by_client: 0,
-        }
+        let state = match is_wanted {
+            true => ListingPhase::Fresh,
+            false => ListingPhase::Off,
+        };
+        OpenListing::new(state, self.query, self.length)
     }
 }
 
@@ -108,6 +95,41 @@ pub(crate) struct OpenListing {
 }
 
 impl OpenListing {
+    fn new(state: ListingPhase, query: DirectoryQuery, length: u32) -> Self {
+        Self {
+            state,
+            query,
+            length,
+            is_complete: false,
+            sent: VecDeque::new(),
+            is_under_way: false,
+            is_moved: false,
+            is_lost: false,
+            beginning: None,
+            is_closed: false,
+            waiting: Vec::new(),
+            asked_by_client: 0,
+        }
+    }
+
+    /// A listing whose first requests, `asked` of them, are in the compound of the open. Entries
+    /// are read ahead behind them if they go through the whole directory.
+    pub(super) fn begun(
+        query: Option<DirectoryQuery>,
+        usual: &ListingGuess,
+        length: u32,
+        asked: usize,
+    ) -> Self {
+        let state = match query {
+            Some(_) => ListingPhase::Going,
+            None => ListingPhase::Off,
+        };
+        Self {
+            asked_by_client: asked,
+            ..Self::new(state, query.unwrap_or(usual.query), length)
+        }
+    }
+
     /// The server has answered a request of the client's own.
     pub(super) fn answered_client(&mut self, answer: u32) {
         self.asked_by_client = self.asked_by_client.saturating_sub(1);
@@ -138,11 +160,14 @@ impl OpenListing {
     }
 
     /// Returns true if the first unrequested answer that was sent ahead answers this request.
-    pub(super) fn is_next_for(&self, request: &QueryDirectoryRequest) -> bool {
+    pub(super) fn is_next_for(&self, request: &QueryDirectoryRequest, least_length: u32) -> bool {
         let is_fresh = self.state == ListingPhase::Fresh;
         let front = self.sent.front();
         self.state != ListingPhase::Off
-            && front.is_some_and(|front| self.query.answers(request, is_fresh, *front))
+            && front.is_some_and(|front| {
+                let query = &self.query;
+                query.answers(request, is_fresh, *front, least_length)
+            })
     }
 
     /// The bytes that were sent ahead and not requested, and those in flight.

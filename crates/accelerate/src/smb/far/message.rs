@@ -167,6 +167,25 @@ impl GatheredMessage {
         Some(joined.split_off(start))
     }
 
+    /// Writes a message of the same length over the one that is alone in the frame, see
+    /// [`Self::joined`].
+    pub(crate) fn write_over(&mut self, mut message: &[u8]) {
+        for part in &mut self.parts {
+            let length = match part {
+                FramePart::Head(head) => {
+                    let place = head.message_mut();
+                    place.copy_from_slice(&message[..place.len()]);
+                    place.len()
+                }
+                FramePart::Rest(bytes) => {
+                    *bytes = Bytes::copy_from_slice(&message[..bytes.len()]);
+                    bytes.len()
+                }
+            };
+            message = &message[length..];
+        }
+    }
+
     /// Returns its messages, each in one piece and with the padding before the next.
     pub(crate) fn messages(&self) -> impl Iterator<Item = (Smb2Header, Vec<u8>)> {
         let heads = self.parts.iter().enumerate();

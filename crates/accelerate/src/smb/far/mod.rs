@@ -51,9 +51,11 @@ use bytes::Bytes;
 use vocab::{FlowSegment, SeededRandom, SegmentKind, Time};
 
 use super::config::{ConsistencyMode, SmbSettings};
-use super::frames::{HalfFrame, TAKES_KEYS, TAKES_LEASES, TAKES_OFFERS, TAKES_SEALING};
+use super::frames::{COMPOUNDS, HalfFrame, TAKES_KEYS, TAKES_LEASES, TAKES_OFFERS, TAKES_SEALING};
 use super::keys::PendingSetUps;
+use super::listing::DirectoryQuery;
 use super::wire::FileId;
+use super::wire::set_info::PlainChange;
 use super::wire::split::{ForeignFrame, Smb2MessageHead, Smb2Splitter, is_sealed};
 use crate::pace::ReadAheadPace;
 use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
@@ -93,6 +95,7 @@ enum RequestPurpose {
         /// For a directory, to list it.
         may_read: bool,
         may_write: bool,
+        may_set: bool,
         /// A directory, or for attributes alone: no oplock is wanted.
         is_bare: bool,
         /// The tree of the request; the answer of a pending one does not contain it.
@@ -102,8 +105,15 @@ enum RequestPurpose {
         /// The open may outlive its connection.
         is_durable: bool,
     },
+    /// To open a directory in a compound with its first requests for names, of this form and
+    /// length; without a form they do not go through the whole directory.
+    OpensListing {
+        tree: u32,
+        query: Option<DirectoryQuery>,
+        length: u32,
+    },
     /// It may change this open's file.
-    Changes { file: FileId, is_write: bool },
+    Changes { file: FileId, change: FileChange },
     /// It ends this open.
     Closes(FileId),
     /// It ends the opens of a tree, or of a session.
@@ -132,6 +142,15 @@ enum RequestPurpose {
     ClosesAhead(FileId),
     /// Another request of our own: to give an oplock back, to set a position.
     Own,
+}
+
+/// The kind of a request that may change a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileChange {
+    Write,
+    /// Of another kind that the near half may answer.
+    Plain(PlainChange),
+    Other,
 }
 
 /// The handling of the rest of the server's message.
@@ -212,6 +231,10 @@ pub(crate) struct Smb2FarHalf {
     ahead_credits: u32,
     /// The number of outstanding WRITEs and CLOSEs that the client may believe complete.
     early: usize,
+    /// The same of SET_INFOs.
+    early_sets: usize,
+    /// The number of opens that the server has made durable.
+    durable_opens: u64,
     /// The query that is predicted for a directory as it is opened.
     usual_listing: listing::ListingGuess,
     usual_file_system: file_system::FileSystemGuess,
@@ -223,6 +246,8 @@ pub(crate) struct Smb2FarHalf {
     /// The near half takes opens that were made ahead, and leases.
     near_takes_offers: bool,
     near_takes_leases: bool,
+    /// The near half knows the rules of [`COMPOUNDS`].
+    near_takes_compounds: bool,
 
     client_finish: StreamFinish,
 }
@@ -275,6 +300,8 @@ impl Smb2FarHalf {
             pace: ReadAheadPace::new(),
             ahead_credits: 0,
             early: 0,
+            early_sets: 0,
+            durable_opens: 0,
             usual_listing: listing::ListingGuess::default(),
             usual_file_system: file_system::FileSystemGuess::default(),
             gathered: Vec::new(),
@@ -282,6 +309,7 @@ impl Smb2FarHalf {
             opens_ahead: open_ahead::SpeculativeOpens::default(),
             near_takes_offers: false,
             near_takes_leases: false,
+            near_takes_compounds: false,
             client_finish: StreamFinish::Open,
         }
     }
@@ -360,6 +388,9 @@ impl Smb2FarHalf {
     fn engage(&mut self) {
         if self.state == FarState::Watching {
             self.state = FarState::Engaged;
+            if self.near_takes_compounds {
+                self.tell_near(HalfFrame::Speaks { version: COMPOUNDS });
+            }
             self.tell_near(HalfFrame::Engaged {
                 version: super::frames::VERSION,
             });
@@ -379,6 +410,7 @@ impl Smb2FarHalf {
                 self.near_takes_sealing = version >= TAKES_SEALING;
                 self.near_takes_offers = version >= TAKES_OFFERS;
                 self.near_takes_leases = version >= TAKES_LEASES;
+                self.near_takes_compounds = version >= COMPOUNDS;
             }
             Ok(Some(HalfFrame::Sealed { session })) => self.request_sealed(session),
             Ok(Some(HalfFrame::Took { file })) => self.took(now, file),
@@ -488,6 +520,16 @@ impl AcceleratorHalf for Smb2FarHalf {
     }
 
     fn note(&self) -> Option<String> {
-        self.no_key_for.clone().or_else(|| self.sessions.text())
+        let durable = (self.durable_opens > 0).then(|| {
+            format!(
+                "{} durable opens, whose WRITEs and CLOSEs only the server answers (durable = \"decline\" in \
+                 [smb] of the far node, or the mount option nolease, changes this)",
+                self.durable_opens
+            )
+        });
+        let texts = self.sessions.text().into_iter().chain(durable);
+        let texts: Vec<String> = texts.collect();
+        let known = (!texts.is_empty()).then(|| texts.join("; "));
+        self.no_key_for.clone().or(known)
     }
 }

@@ -12,6 +12,8 @@ use vocab::Time;
 
 use super::super::wire::header::{MessageProtection, Smb2Header, flag};
 use super::super::wire::lease::LeaseKey;
+use super::super::wire::set_info::PlainChange;
+use super::FileChange;
 use super::listing::OpenListing;
 use super::message::GatheredMessage;
 use super::read_ahead::ReadAhead;
@@ -50,6 +52,10 @@ pub(crate) struct TrackedOpen {
     /// It may outlive its connection, and with it the state of its lease.
     pub(crate) is_durable: bool,
     pub(crate) may_write: bool,
+    /// The near half may answer its requests to set times and attributes, too.
+    pub(crate) may_set: bool,
+    /// The same of those to set the length.
+    pub(crate) may_cut: bool,
     /// The near half may answer its CLOSE before the server does.
     pub(crate) may_close: bool,
     pub(crate) reads: Option<ReadAhead>,
@@ -103,6 +109,8 @@ impl TrackedOpen {
             is_locked: false,
             is_durable: false,
             may_write: false,
+            may_set: false,
+            may_cut: false,
             may_close: false,
             reads: None,
             listing: None,
@@ -180,6 +188,16 @@ impl TrackedOpen {
         }
     }
 
+    /// Returns true if the near half answers a change of this kind before the server.
+    pub(super) fn answers(&self, change: FileChange) -> bool {
+        match change {
+            FileChange::Write => self.may_write,
+            FileChange::Plain(PlainChange::Attributes) => self.may_set,
+            FileChange::Plain(PlainChange::Length) => self.may_cut,
+            FileChange::Other => false,
+        }
+    }
+
     /// Returns true if the next WRITE may have been answered already.
     pub(crate) fn is_from_before(&self) -> bool {
         !self.has_confirmed() || self.queued_writes > 0
@@ -188,5 +206,10 @@ impl TrackedOpen {
     /// Returns true if outstanding WRITEs may have been answered already.
     pub(crate) fn has_early_writes(&self) -> bool {
         self.may_write && self.grant != LicenceState::Given
+    }
+
+    /// The same of outstanding changes of one kind.
+    pub(super) fn has_early(&self, change: FileChange) -> bool {
+        self.answers(change) && self.grant != LicenceState::Given
     }
 }

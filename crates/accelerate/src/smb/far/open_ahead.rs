@@ -23,7 +23,7 @@ use super::answers::CreateIntent;
 use super::connection::OplockRequester;
 use super::message::GatheredMessage;
 use super::open::{LicenceState, TrackedOpen};
-use super::{FarState, OutstandingRequest, RequestPurpose, Smb2FarHalf, StreamFinish};
+use super::{FarState, FileChange, OutstandingRequest, RequestPurpose, Smb2FarHalf, StreamFinish};
 use crate::smb::config::{
     AHEAD_CREDITS, ConsistencyMode, NAMES_KEPT, OPENS_AHEAD_BYTES, OPENS_AHEAD_FIRST,
     OPENS_AHEAD_MAX, OPENS_MAX,
@@ -535,7 +535,7 @@ impl Smb2FarHalf {
             matches!(
                 request.purpose,
                 RequestPurpose::Changes {
-                    is_write: false,
+                    change: FileChange::Plain(_) | FileChange::Other,
                     ..
                 }
             )
@@ -600,6 +600,7 @@ impl Smb2FarHalf {
             guard: asked.header.guard(),
             may_read: true,
             may_write: false,
+            may_set: false,
         };
         self.serve(&asked.header, &answer, true, opened);
         let mut body = head.body()[..ANSWER].to_vec();

@@ -19,8 +19,10 @@ use vocab::Time;
 
 use super::message::GatheredMessage;
 use super::open::LicenceState;
+use super::requests::change_of;
 use super::{
-    FarState, OutstandingRequest, RequestPurpose, ResponseRemainder, Smb2FarHalf, StreamFinish,
+    FarState, FileChange, OutstandingRequest, RequestPurpose, ResponseRemainder, Smb2FarHalf,
+    StreamFinish,
 };
 use crate::ReasonCode;
 use crate::smb::config::{CONFIRM_WITHIN, TAKEN_AFTER};
@@ -343,12 +345,17 @@ impl Smb2FarHalf {
         }
     }
 
-    /// WRITEs to this open that wait and may have been answered: those alone in their frames.
+    /// WRITEs and other changes of this open that wait and may have been answered: those alone in
+    /// their frames.
     fn queued_writes(&self, file: FileId) -> usize {
+        let open = self.opens.get(&file);
         let singles = self.queue.iter().filter_map(GatheredMessage::single);
         let writes = singles.filter(|head| {
-            head.header.command == command::WRITE
-                && touch(&head.header, head.body()).file() == Some(file)
+            let is_answered = match change_of(&head.header, head.body()) {
+                FileChange::Write => true,
+                change => open.is_some_and(|open| open.answers(change)),
+            };
+            is_answered && touch(&head.header, head.body()).file() == Some(file)
         });
         writes.count()
     }

@@ -24,6 +24,8 @@ pub(super) struct OutstandingRequest {
     /// The start of such a WRITE, if it is in
     /// [`TrackedOpen::written`](super::open::TrackedOpen::written).
     pub(super) written_at: Option<u64>,
+    /// The client's id of the CREATE in the same compound whose open it works on.
+    pub(super) opens_with: Option<u64>,
     /// It may change the entries of a directory.
     pub(super) changes_names: bool,
     /// The number of breaks of unknown opens at the time of the last interim answer to it.
@@ -48,6 +50,7 @@ impl OutstandingRequest {
             is_early: false,
             is_awaited: false,
             written_at: None,
+            opens_with: None,
             changes_names: false,
             heard_breaks: 0,
         }

@@ -7,16 +7,19 @@ use super::connection::asks_for_interfaces;
 use super::message::{GatheredMessage, SAME_SESSION, SignatureError};
 use super::open::{LicenceState, TrackedOpen, WaitingRead};
 use super::read_ahead::ReadVerdict;
-use super::{FarState, OutstandingRequest, RequestPurpose, Smb2FarHalf, StreamFinish};
+use super::{FarState, FileChange, OutstandingRequest, RequestPurpose, Smb2FarHalf, StreamFinish};
 use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, ChannelPolicy, OUTSTANDING_MAX};
 use crate::smb::frames::HalfFrame;
 use crate::smb::keys::PendingSetUps;
 use crate::smb::listing::may_change_names;
+use crate::smb::reasons;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::{REQUEST_OPLOCK_AT, oplock_level};
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, flag, status};
-use crate::smb::wire::set_info::{asks_for_position, position_set, set_position_body};
+use crate::smb::wire::set_info::{
+    asks_for_position, plain_change, position_set, set_position_body,
+};
 use crate::smb::wire::set_up::is_binding;
 use crate::smb::wire::split::{ForeignFrame, Smb2MessageHead, SplitterPiece};
 use crate::smb::wire::target::{CompoundChain, RequestEffect, touch};
@@ -130,12 +133,27 @@ impl Smb2FarHalf {
         match message.verify(|session| self.sessions.client_key(session)) {
             Ok(_) => None,
             Err(SignatureError::Forged) => Some(ReasonCode::FORGED),
+            // A further channel signs its set-up with the key of the session that it joins ([MS-SMB2]
+            // §3.2.4.2.3, Authenticating the User).
+            Err(SignatureError::NoKey { .. }) if self.joins_session(message) => {
+                Some(reasons::CHANNEL)
+            }
             Err(SignatureError::NoKey { session }) => {
                 let (reason, account) = self.sessions.why_no_key(session);
                 self.no_key_for = account;
                 Some(reason)
             }
         }
+    }
+
+    /// Returns true if a message makes this connection a further channel of a session that the node
+    /// could have followed.
+    fn joins_session(&self, message: &GatheredMessage) -> bool {
+        let has_secrets = self.settings.accounts.is_some() || self.settings.keytab.is_some();
+        let is_set_up = |header: &Smb2Header| header.command == command::SESSION_SETUP;
+        has_secrets
+            && message.first().is_some_and(is_set_up)
+            && message.joined().is_some_and(|joined| is_binding(&joined))
     }
 
     /// Returns true if the set-up of a session can be followed, so that its keys may be derived. An
@@ -421,8 +439,8 @@ impl Smb2FarHalf {
             head.header.command == command::WRITE
                 && file.is_some_and(|file| self.opens.contains_key(&file))
         });
-        let is_barred = self.early > 0
-            && !is_write
+        // A WRITE moves the end and the times that a request before it sets.
+        let is_barred = (self.early > 0 && !is_write || self.early_sets > 0)
             && !message
                 .first()
                 .is_some_and(|header| matches!(header.command, command::CANCEL | command::ECHO));
@@ -484,7 +502,11 @@ impl Smb2FarHalf {
         if let Some(file) = self.moved_open(&message) {
             self.set_position(file);
         }
-        let asking = self.judge_create(&message);
+        let asking = match self.judge_create(&mut message) {
+            None => self.judge_listing(&message),
+            asking => asking,
+        };
+        let mut opens_with = None;
         if asking.is_none() {
             self.share_leases(now, &message);
         }
@@ -511,19 +533,25 @@ impl Smb2FarHalf {
             let touch = chain.touch(&header, head.body());
             let purpose = match (header.command, asking) {
                 (command::CREATE, Some(purpose)) => purpose,
-                _ => purpose(&header, touch),
+                _ => purpose(&header, head.body(), touch),
             };
+            if let RequestPurpose::OpensListing { .. } = purpose {
+                opens_with = Some(header.message_id);
+            }
             let (mut is_early, mut is_awaited, mut written_at) = (false, false, None);
-            if let RequestPurpose::Changes { file, is_write } = purpose
+            if let RequestPurpose::Changes { file, change } = purpose
                 && let Some(open) = self.opens.get_mut(&file)
             {
                 self.leases.change_begins(open);
-                is_awaited = is_write && is_single && open.is_from_before();
+                let is_write = change == FileChange::Write;
+                let is_answered = is_single && (is_write || open.answers(change));
+                is_awaited = is_answered && open.is_from_before();
                 open.writing += usize::from(is_awaited);
-                if is_write && is_single {
+                if is_answered {
                     open.queued_writes = open.queued_writes.saturating_sub(1);
                 }
-                is_early = is_write && open.has_early_writes();
+                is_early = open.has_early(change);
+                self.early_sets += usize::from(is_early && !is_write);
                 if let Some((_, start, end)) = written.filter(|_| is_early) {
                     open.written.insert(start, end);
                     written_at = Some(start);
@@ -564,6 +592,7 @@ impl Smb2FarHalf {
                 is_early,
                 is_awaited,
                 written_at,
+                opens_with: opens_with.filter(|create| *create != header.message_id),
                 changes_names: may_change_names(&header),
                 heard_breaks: 0,
             };
@@ -735,14 +764,15 @@ impl Smb2FarHalf {
         let Some(head) = message.single() else {
             return false;
         };
-        if head.header.command != command::WRITE {
-            return false;
-        }
+        let change = change_of(&head.header, head.body());
         let Some(file) = touch(&head.header, head.body()).file() else {
             return false;
         };
-        let is_late =
-            |open: &&mut TrackedOpen| open.grant == LicenceState::Given && open.is_from_before();
+        let is_late = |open: &&mut TrackedOpen| {
+            (change == FileChange::Write || open.answers(change))
+                && open.grant == LicenceState::Given
+                && open.is_from_before()
+        };
         let Some(open) = self.opens.get_mut(&file).filter(is_late) else {
             return false;
         };
@@ -764,11 +794,11 @@ impl Smb2FarHalf {
 }
 
 /// Returns the purpose of a request: the information that its answer will bring.
-fn purpose(header: &Smb2Header, touch: RequestEffect) -> RequestPurpose {
+fn purpose(header: &Smb2Header, body: &[u8], touch: RequestEffect) -> RequestPurpose {
     match touch {
         RequestEffect::Changes(file) => RequestPurpose::Changes {
             file,
-            is_write: header.command == command::WRITE,
+            change: change_of(header, body),
         },
         RequestEffect::Closes(file) => RequestPurpose::Closes(file),
         RequestEffect::Asks(file) if header.command == command::QUERY_DIRECTORY => {
@@ -786,6 +816,17 @@ fn purpose(header: &Smb2Header, touch: RequestEffect) -> RequestPurpose {
         | RequestEffect::Asks(_)
         | RequestEffect::Flushes(_)
         | RequestEffect::Anything => RequestPurpose::Plain,
+    }
+}
+
+/// Returns the kind of a request that may change a file.
+pub(super) fn change_of(header: &Smb2Header, body: &[u8]) -> FileChange {
+    match header.command {
+        command::WRITE => FileChange::Write,
+        command::SET_INFO if header.next == 0 && !header.has(flag::RELATED) => {
+            plain_change(body).map_or(FileChange::Other, FileChange::Plain)
+        }
+        _ => FileChange::Other,
     }
 }
 

@@ -88,7 +88,7 @@ impl MissingKeyReason {
             Self::WrongSecret(_) | Self::Unproven(_) => ReasonCode::WRONG_KEY,
             Self::Mechanism | Self::Encryption(_) => ReasonCode::MECHANISM,
             Self::Gmac(_) => reasons::GMAC,
-            Self::Channel => ReasonCode::UNSUPPORTED,
+            Self::Channel => reasons::CHANNEL,
             Self::Limit => ReasonCode::LIMIT,
         }
     }

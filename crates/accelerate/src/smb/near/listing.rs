@@ -8,8 +8,8 @@ use vocab::Time;
 use super::{PendingRequest, Smb2NearHalf};
 use crate::ReasonCode;
 use crate::smb::config::LISTING_WAITS;
-use crate::smb::frames::HalfFrame;
-use crate::smb::listing::DirectoryQuery;
+use crate::smb::frames::{COMPOUNDS, HalfFrame};
+use crate::smb::listing::{DirectoryQuery, LEAST_LENGTH, OLD_LEAST_LENGTH};
 use crate::smb::wire::FileId;
 use crate::smb::wire::directory::{QueryDirectoryRequest, answer_body};
 use crate::smb::wire::frame::frame_header;
@@ -186,6 +186,7 @@ impl Smb2NearHalf {
 
     /// Answers the requests for names of an open that are next.
     fn answer_waiting_lists(&mut self, file: FileId) {
+        let least_length = self.least_length();
         while let Some(open) = self.opens.get_mut(&file) {
             let Some(waiting) = open.listing.waiting.front().copied() else {
                 return;
@@ -211,7 +212,8 @@ impl Smb2NearHalf {
                 return;
             };
             let is_first = answer.is_fresh && is_fresh;
-            if !answer.query.answers(&request, is_first, answer.length) {
+            let query = &answer.query;
+            if !query.answers(&request, is_first, answer.length, least_length) {
                 // It begins anew, or the far half ends the flow; what else was sent before it
                 // arrived there is still under way, and no more is sent until the server answers.
                 open.listing.drop_answers(waiting.position);
@@ -236,6 +238,15 @@ impl Smb2NearHalf {
             front.extend(header.answer(status::SUCCESS).emit());
             front.extend(body);
             self.give(&header, front, pieces);
+        }
+    }
+
+    /// The least length of a request for names that prefetched entries may answer: the far half
+    /// applies the same.
+    fn least_length(&self) -> u32 {
+        match self.far_version >= COMPOUNDS {
+            true => LEAST_LENGTH,
+            false => OLD_LEAST_LENGTH,
         }
     }
 

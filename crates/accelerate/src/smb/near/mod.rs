@@ -13,10 +13,10 @@
 //!
 //! A READ is answered when all of its data has been prefetched (`contents`), a WRITE as soon as it
 //! has passed, both only for opens with a licence, while licences are fresh (`freshness`), and as
-//! the server would. In a signed session only messages with a valid signature are answered, with
+//! the server would; so is a SET_INFO of its length or its times. In a signed session only messages with a valid signature are answered, with
 //! one, under the key that the far half has handed over; encrypted messages are decrypted and
-//! encrypted (`sealing`). The CLOSE of an open through which nothing was changed is answered as
-//! well. A WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its open:
+//! encrypted (`sealing`). The CLOSE of an open through which nothing was changed, or nothing since a
+//! FLUSH, is answered as well. A WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its open:
 //! the data is lost, and no client may believe it stored.
 
 pub(crate) mod contents;
@@ -34,14 +34,15 @@ use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
 use super::config::{OPENS_MAX, OUTSTANDING_MAX, TREES_MAX};
-use super::frames::{HalfFrame, OpenLicence, TAKES_LEASES, VERSION};
+use super::frames::{COMPOUNDS, HalfFrame, OpenLicence, VERSION};
 use super::keys::{MessageSealer, SealingKey, SignatureMac, SigningKey};
 use super::wire::directory::QueryDirectoryRequest;
 use super::wire::header::Smb2Header;
 use super::wire::lease::LeaseKey;
 use super::wire::query_info::FileSystemQuestion;
+use super::wire::set_info::{PlainChange, plain_change};
 use super::wire::split::{Smb2MessageHead, Smb2Splitter};
-use super::wire::target::CompoundChain;
+use super::wire::target::{CompoundChain, touch};
 use super::wire::transfer::{ReadRequest, WriteRequest};
 use super::wire::{FileId, u16_at};
 use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
@@ -79,8 +80,12 @@ struct LicensedOpen {
     lease: Option<LeaseKey>,
     /// The status of an answered WRITE that failed later.
     lost: Option<u32>,
-    /// A change was made through it: its CLOSE reports the result.
+    /// A change was made through it that no FLUSH has confirmed: its CLOSE reports the result.
     is_changed: bool,
+    /// Its CLOSE does more than that: it ends locks, for example.
+    is_bound: bool,
+    /// A FLUSH behind all changes, by its message id.
+    flushing: Option<u64>,
     listing: PrefetchedListing,
     file_system: Option<FileSystemReply>,
 }
@@ -164,6 +169,12 @@ enum PendingRequest {
     Write {
         file: FileId,
         length: u32,
+        is_answered: bool,
+    },
+    /// A SET_INFO of the length, or of times and attributes.
+    Sets {
+        file: FileId,
+        /// The client has its answer from here.
         is_answered: bool,
     },
     /// A FLUSH, or another request with whose answer a loss is reported.
@@ -252,6 +263,8 @@ struct GatheredAnswer {
 enum PassingRequest {
     Read(Smb2Header, ReadRequest),
     Write(Smb2Header, WriteRequest, usize),
+    /// A SET_INFO of this open.
+    Sets(Smb2Header, FileId, PlainChange),
     /// A CLOSE without a query for attributes, and true if it may be answered here.
     Close(Smb2Header, bool),
     Lists(Smb2Header, QueryDirectoryRequest),
@@ -299,6 +312,8 @@ pub(crate) struct Smb2NearHalf {
     unread_at: u64,
     /// The client's last frame that may have changed the entries of directories.
     names_changed_at: u64,
+    /// The far half's version; 0 until it has sent one.
+    far_version: u8,
     /// The opens whose first names came with them and may be unrequested.
     fresh_listings: Vec<FileId>,
     offers: OpenOffers,
@@ -338,6 +353,7 @@ impl Smb2NearHalf {
             incoming: None,
             unread_at: 0,
             names_changed_at: 0,
+            far_version: 0,
             fresh_listings: Vec::new(),
             offers: OpenOffers::default(),
             received: 0,
@@ -458,6 +474,7 @@ impl Smb2NearHalf {
                 self.store_file_system_reply(now, file, told);
             }
             Some(HalfFrame::Heard { number }) => self.fresh.heard(number),
+            Some(HalfFrame::Speaks { version }) => self.far_version = version,
             Some(HalfFrame::Key { session, key }) => {
                 if self.keys.len() >= TREES_MAX {
                     return self.close(ReasonCode::LIMIT);
@@ -482,8 +499,7 @@ impl Smb2NearHalf {
                 | HalfFrame::Again { .. }
                 | HalfFrame::Revoked { .. }
                 | HalfFrame::Forgot { .. }
-                | HalfFrame::Took { .. }
-                | HalfFrame::Speaks { .. },
+                | HalfFrame::Took { .. },
             )
             | None => {}
         }
@@ -506,6 +522,8 @@ impl Smb2NearHalf {
             lease: None,
             lost: None,
             is_changed: false,
+            is_bound: false,
+            flushing: None,
             listing: PrefetchedListing::default(),
             file_system: None,
         };
@@ -612,9 +630,7 @@ impl AcceleratorHalf for Smb2NearHalf {
             return;
         }
         match input {
-            AcceleratorInput::Start => self.tell_far(HalfFrame::Speaks {
-                version: TAKES_LEASES,
-            }),
+            AcceleratorInput::Start => self.tell_far(HalfFrame::Speaks { version: COMPOUNDS }),
             // The far half's affair.
             AcceleratorInput::ClaimGranted
             | AcceleratorInput::ClaimRevoked
@@ -727,6 +743,11 @@ fn passing(head: &Smb2MessageHead) -> Option<PassingRequest> {
         command::QUERY_DIRECTORY => {
             let request = QueryDirectoryRequest::parse(head.body()).ok()?;
             Some(PassingRequest::Lists(head.header, request))
+        }
+        command::SET_INFO => {
+            let change = plain_change(head.body())?;
+            let file = touch(&head.header, head.body()).file()?;
+            Some(PassingRequest::Sets(head.header, file, change))
         }
         command::QUERY_INFO => {
             let question = FileSystemQuestion::parse(head.body()).ok()??;

@@ -101,6 +101,20 @@ impl Smb2NearHalf {
                 }
                 self.keep_back(&head);
             }
+            PendingRequest::Sets {
+                file,
+                is_answered: true,
+            } => {
+                if !is_interim {
+                    self.pending.remove(&header.message_id);
+                    if let Some(open) = self.opens.get_mut(&file)
+                        && header.status != status::SUCCESS
+                    {
+                        open.lost.get_or_insert(header.status);
+                    }
+                }
+                self.keep_back(&head);
+            }
             PendingRequest::Close {
                 file,
                 is_answered: true,
@@ -127,6 +141,7 @@ impl Smb2NearHalf {
                 self.pass(head.bytes.freeze());
             }
             PendingRequest::Write { .. }
+            | PendingRequest::Sets { .. }
             | PendingRequest::Reports { .. }
             | PendingRequest::Close { .. }
                 if is_interim =>
@@ -166,8 +181,20 @@ impl Smb2NearHalf {
                     self.opens.retain(|_, open| !ends(open));
                 }
             }
+            PendingRequest::Sets { file, .. } => {
+                self.pending.remove(&header.message_id);
+                self.report(file, head);
+            }
             PendingRequest::Reports { file } => {
                 self.pending.remove(&header.message_id);
+                // A FLUSH behind all changes has reported what the CLOSE would.
+                if let Some(open) = self.opens.get_mut(&file)
+                    && open.flushing == Some(header.message_id)
+                {
+                    open.flushing = None;
+                    let is_kept = header.status == status::SUCCESS && open.lost.is_none();
+                    open.is_changed &= !is_kept || open.is_bound;
+                }
                 self.report(file, head);
             }
             PendingRequest::Close { file, .. } => {

@@ -6,7 +6,7 @@ use vocab::{FlowSegment, SegmentKind, Time};
 use super::contents::CachedRead;
 use super::{NearState, PassingRequest, PendingRequest, Smb2NearHalf, passing};
 use crate::smb::config::{BEHIND_BLOCK_MAX, BEHIND_MAX, OUTSTANDING_MAX};
-use crate::smb::frames::HalfFrame;
+use crate::smb::frames::{COMPOUNDS, HalfFrame};
 use crate::smb::keys::SignatureMac;
 use crate::smb::listing::may_change_names;
 use crate::smb::offer::drops_offers;
@@ -14,6 +14,7 @@ use crate::smb::wire::FileId;
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, status};
 use crate::smb::wire::lock::may_lock_shared;
+use crate::smb::wire::set_info::{ANSWER as SET_ANSWER, PlainChange, plain_change};
 use crate::smb::wire::split::{ForeignFrame, Smb2MessageHead, SplitterPiece};
 use crate::smb::wire::target::{CompoundChain, RequestEffect};
 use crate::smb::wire::transfer::{
@@ -144,11 +145,21 @@ impl Smb2NearHalf {
             {
                 self.lists_unseen(head.header.message_id, file, at);
             }
-            RequestEffect::Nothing | RequestEffect::Asks(_) | RequestEffect::Flushes(_) => {}
+            RequestEffect::Nothing | RequestEffect::Asks(_) => {}
+            RequestEffect::Flushes(file) => {
+                if let Some(open) = self.opens.get_mut(&file) {
+                    open.flushing = Some(head.header.message_id);
+                }
+            }
             RequestEffect::Changes(file) => {
                 self.change(file, at);
+                let is_done = head.header.command == command::WRITE
+                    || head.header.command == command::SET_INFO
+                        && plain_change(head.body()).is_some();
                 if let Some(open) = self.opens.get_mut(&file) {
                     open.is_changed = true;
+                    open.is_bound |= !is_done;
+                    open.flushing = None;
                 }
                 if head.header.command == command::LOCK {
                     self.locks(file, may_lock_shared(head.body()));
@@ -168,6 +179,7 @@ impl Smb2NearHalf {
                             && (!of_tree || open.licence.tree == head.header.tree);
                     if is_meant {
                         open.is_changed = true;
+                        open.is_bound = true;
                         open.is_closed |= touch != RequestEffect::Anything;
                         if touch == RequestEffect::Anything {
                             open.change(at, &self.pending);
@@ -233,6 +245,7 @@ impl Smb2NearHalf {
                 ..
             } => request.file == file,
             PendingRequest::Write { file: of, .. }
+            | PendingRequest::Sets { file: of, .. }
             | PendingRequest::Reports { file: of }
             | PendingRequest::Close { file: of, .. }
             | PendingRequest::Asks {
@@ -292,6 +305,10 @@ impl Smb2NearHalf {
                 length: request.length,
                 is_answered: false,
             },
+            (Some(PassingRequest::Sets(..)), _) => PendingRequest::Sets {
+                file,
+                is_answered: false,
+            },
             (Some(PassingRequest::Close(..)), _) | (None, RequestEffect::Closes(_)) => {
                 PendingRequest::Close {
                     file,
@@ -332,6 +349,7 @@ impl Smb2NearHalf {
             Some(
                 PassingRequest::Read(header, _)
                 | PassingRequest::Write(header, ..)
+                | PassingRequest::Sets(header, ..)
                 | PassingRequest::Close(header, _)
                 | PassingRequest::Lists(header, _)
                 | PassingRequest::FileSystem(header, _)
@@ -357,6 +375,9 @@ impl Smb2NearHalf {
             }
             Some(PassingRequest::Write(header, request, length)) => {
                 self.answer_write(now, &header, &request, length);
+            }
+            Some(PassingRequest::Sets(header, file, change)) => {
+                self.answer_set(now, &header, file, change);
             }
             Some(PassingRequest::Close(header, true)) => self.answer_close(&header),
             Some(PassingRequest::Close(_, false)) => {}
@@ -513,6 +534,31 @@ impl Smb2NearHalf {
         let mut answer = frame_header(header::LENGTH + body.len()).to_vec();
         answer.extend(header.answer(status::SUCCESS).emit());
         answer.extend(body);
+        self.give(header, answer, Vec::new());
+    }
+
+    /// Answers a SET_INFO that has passed, if it may be.
+    fn answer_set(&mut self, now: Time, header: &Smb2Header, file: FileId, change: PlainChange) {
+        let Some(open) = self.serves(now, file, header) else {
+            return;
+        };
+        let is_allowed = match change {
+            PlainChange::Attributes => open.licence.may_set,
+            PlainChange::Length => self.far_version >= COMPOUNDS,
+        };
+        if !is_allowed || !open.licence.may_write || open.lost.is_some() {
+            return;
+        }
+        let Some(PendingRequest::Sets { is_answered, .. }) =
+            self.pending.get_mut(&header.message_id)
+        else {
+            return;
+        };
+        *is_answered = true;
+        self.answered += 1;
+        let mut answer = frame_header(header::LENGTH + SET_ANSWER.len()).to_vec();
+        answer.extend(header.answer(status::SUCCESS).emit());
+        answer.extend(SET_ANSWER);
         self.give(header, answer, Vec::new());
     }
 

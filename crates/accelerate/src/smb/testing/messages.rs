@@ -277,6 +277,31 @@ pub(crate) fn set_end(file: FileId, end: u64) -> Smb2Message {
     Smb2Message::new(command::SET_INFO, body)
 }
 
+/// SET_INFO of the file's times and attributes.
+pub(crate) fn set_basic(file: FileId) -> Smb2Message {
+    let mut request = set_end(file, 0);
+    request.body[3] = 4;
+    request.body[4] = 40;
+    request.body.resize(32 + 40, 0);
+    request
+}
+
+/// A CREATE that takes a durable handle up again.
+pub(crate) fn reconnect(name: &str, file: FileId) -> Smb2Message {
+    let create = Smb2CreateParameters {
+        context: Some(b"DH2C"),
+        ..Smb2CreateParameters::open(name)
+    };
+    let mut request = create.request();
+    let context = request.body.len() - 24;
+    request.body[context + 10] = 24;
+    request.body[context + 12] = 36;
+    request.body[52] = 60;
+    request.body.extend(file.0);
+    request.body.extend([0; 20]);
+    request
+}
+
 /// SET_INFO of where the last READ ended.
 pub(crate) fn set_position(file: FileId, position: u64) -> Smb2Message {
     let mut request = set_end(file, position);

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::keys::SigningAlgorithm;
-use super::{ChannelPolicy, ConsistencyMode, SmbSettings, nt1};
+use super::{ChannelPolicy, ConsistencyMode, DurablePolicy, SmbSettings, nt1};
 use crate::AcceleratorInput;
 use crate::credentials::DelegatedAccounts;
 use messages::Smb2CreateParameters;
@@ -128,6 +128,7 @@ pub fn settings() -> SmbSettings {
         may_resign_gmac: true,
         may_store_decrypted: true,
         channels: ChannelPolicy::One,
+        durable: DurablePolicy::Decline,
         consistency: ConsistencyMode::Relaxed {
             staleness: ConsistencyMode::STALENESS,
         },

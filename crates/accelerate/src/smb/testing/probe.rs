@@ -7,12 +7,12 @@ use crate::credentials::kerberos::read_all as read_kerberos;
 use crate::smb::frames::HalfFrame;
 use crate::smb::keys::{EncryptionCipher, PendingSetUps, SealingKey, SetUpOutcome};
 use crate::smb::sealed;
-use crate::smb::wire::create::{CreateRequest, CreateResponse};
+use crate::smb::wire::create::{CreateRequest, CreateResponse, decline_durable};
 use crate::smb::wire::directory::{QueryDirectoryRequest, entries};
 use crate::smb::wire::header::{LENGTH, Smb2Header, command, status};
 use crate::smb::wire::lease::{LeaseBreak, LeaseContext};
 use crate::smb::wire::oplock::OplockBreak;
-use crate::smb::wire::set_info::position_set;
+use crate::smb::wire::set_info::{plain_change, position_set};
 use crate::smb::wire::set_up::{NegotiateResponse, SessionSetupResponse, TreeConnectResponse};
 use crate::smb::wire::split::{Smb2Splitter, SplitterPiece};
 use crate::smb::wire::target::touch;
@@ -48,6 +48,8 @@ pub fn structures(bytes: &[u8]) {
         let _ = request.context_names();
         let _ = request.lease();
     }
+    let _ = decline_durable(&mut bytes.to_vec());
+    let _ = plain_change(bytes);
     let _ = written(bytes);
     let _ = CreateResponse::parse(bytes);
     let _ = CreateResponse::lease(bytes);

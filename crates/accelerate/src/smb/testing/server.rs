@@ -47,8 +47,9 @@ const SHARED: [(u32, u32); 3] = [(0x21, 0x1), (0x6, 0x2), (0x1_0000, 0x4)];
 /// §2.1.5.1.2, Open of an Existing File).
 const ATTRIBUTES: u32 = 0x0010_0180;
 
-/// Information classes ([MS-FSCC] §2.4): FileStandardInformation, FileRenameInformation and
+/// Information classes ([MS-FSCC] §2.4): FileBasicInformation, FileStandardInformation, FileRenameInformation and
 /// FileDispositionInformation.
+const BASIC: u8 = 4;
 const STANDARD: u8 = 5;
 const RENAME: u8 = 10;
 const DISPOSITION: u8 = 13;
@@ -58,6 +59,9 @@ pub(crate) const FULL: u8 = 38;
 /// Oplock levels.
 const EXCLUSIVE: u8 = 8;
 const SHARED_LEVEL: u8 = 1;
+
+/// The connection of opens that have outlived theirs.
+const NOBODY: usize = usize::MAX;
 
 /// One connection to the server.
 struct Smb2ServerConnection {
@@ -117,6 +121,8 @@ struct Smb2ServerOpen {
     /// Its level; of a lease [`EXCLUSIVE`] with WRITE caching, and [`SHARED_LEVEL`] with READ caching alone.
     oplock: u8,
     lease: Option<LeaseKey>,
+    /// It outlives its connection, and then belongs to [`NOBODY`].
+    is_durable: bool,
     session: u64,
     tree: u32,
     position: u64,
@@ -134,6 +140,12 @@ struct WaitingCreate {
 /// See the module documentation.
 pub(crate) struct Smb2Server {
     pub(crate) files: BTreeMap<String, Vec<u8>>,
+    /// The names that are directories, whatever a CREATE asks for. Each lists all files.
+    pub(crate) directories: BTreeSet<String>,
+    /// Durable handles are granted with batch oplocks and leases with HANDLE caching.
+    pub(crate) grants_durable: bool,
+    /// The requests for durable handles.
+    pub(crate) asked_durable: usize,
     pub(crate) dialect: u16,
     /// Bytes that all files may hold together.
     pub(crate) disk: usize,
@@ -191,6 +203,9 @@ impl Smb2Server {
     pub(crate) fn new() -> Self {
         Self {
             files: BTreeMap::new(),
+            directories: BTreeSet::new(),
+            grants_durable: false,
+            asked_durable: 0,
             dialect: 0x0210,
             disk: usize::MAX,
             credits_max: 64,
@@ -239,7 +254,10 @@ impl Smb2Server {
         let files = self.opens.iter();
         let files = files.filter(|(_, open)| open.connection == connection);
         for file in files.map(|(file, _)| *file).collect::<Vec<_>>() {
-            self.end(file);
+            match self.opens.get_mut(&file) {
+                Some(open) if open.is_durable => open.connection = NOBODY,
+                _ => self.end(file),
+            }
         }
         self.connections[connection].is_gone = true;
         self.connections[connection].out.clear();
@@ -647,6 +665,10 @@ impl Smb2Server {
                 self.opens.get_mut(&file(16)).unwrap().position = position;
                 self.answer(connection, header, &[2, 0]);
             }
+            command::SET_INFO if body[3] == BASIC => {
+                self.open(connection, header, file(16));
+                self.answer(connection, header, &[2, 0]);
+            }
             command::SET_INFO if body[3] == DISPOSITION => {
                 let name = self.open(connection, header, file(16));
                 self.deleting.insert(name);
@@ -853,11 +875,14 @@ impl Smb2Server {
         let at = usize::from(u16_at(body, 44).unwrap());
         let length = usize::from(u16_at(body, 46).unwrap());
         let name = utf16(&message[at..at + length]);
+        if let Some(file) = reconnected(message) {
+            return self.reconnect(connection, header, file);
+        }
         let access = u32_at(body, 24).unwrap();
         let share = u32_at(body, 32).unwrap();
         let disposition = u32_at(body, 36).unwrap();
         let options = u32_at(body, 40).unwrap();
-        let is_directory = options & 1 != 0;
+        let is_directory = options & 1 != 0 || self.directories.contains(&name);
         // Every exclusive oplock on the file must come back first, where the share does not forbid
         // the open; a batch oplock's holder may close it, and is asked in any case.
         let empties = matches!(disposition, 0 | 4 | 5);
@@ -1013,6 +1038,19 @@ impl Smb2Server {
             answer.extend([state, 0, 0, 0, u8::from(is_breaking) << 1, 0, 0, 0]);
             answer.extend([0; 8]);
         }
+        let asks_durable = request.is_durable();
+        self.asked_durable += usize::from(asks_durable);
+        let is_durable = asks_durable && self.grants_durable && (oplock == 9 || state == 7);
+        if is_durable {
+            // The first of the contexts, before the lease's.
+            let next = if key.is_some() { 32 } else { 0 };
+            let mut context = vec![next, 0, 0, 0, 16, 0, 4, 0, 0, 0, 24, 0, 8, 0, 0, 0];
+            context.extend(b"DH2Q\0\0\0\0");
+            context.extend([0; 8]);
+            answer[80..84].copy_from_slice(&((LENGTH + 88) as u32).to_le_bytes());
+            answer[84] = if key.is_some() { 88 } else { 32 };
+            answer.splice(88..88, context);
+        }
         let object = self.object(&name);
         if access & !ATTRIBUTES != 0 {
             self.note(|| HistoryEvent::Used { connection, object });
@@ -1032,6 +1070,7 @@ impl Smb2Server {
                 deletes_on_close: options & 0x1000 != 0,
                 oplock,
                 lease: key,
+                is_durable,
                 session: header.session,
                 tree: header.tree,
                 position: 0,
@@ -1039,6 +1078,27 @@ impl Smb2Server {
             },
         );
         let header = &self.as_pending(connection, header);
+        self.answer(connection, header, &answer);
+        Some(file)
+    }
+
+    /// A client takes up a durable handle ([MS-SMB2] §3.3.5.9.12, Handling the
+    /// SMB2_CREATE_DURABLE_HANDLE_RECONNECT_V2 Create Context).
+    fn reconnect(
+        &mut self,
+        connection: usize,
+        header: &Smb2Header,
+        file: FileId,
+    ) -> Option<FileId> {
+        let open = self.opens.get_mut(&file);
+        let Some(open) = open.filter(|open| open.connection == NOBODY) else {
+            self.error(connection, header, NO_SUCH_FILE);
+            return None;
+        };
+        (open.connection, open.session, open.tree) = (connection, header.session, header.tree);
+        let mut answer = vec![0; 88];
+        answer[0] = 89;
+        answer[64..80].copy_from_slice(&file.0);
         self.answer(connection, header, &answer);
         Some(file)
     }
@@ -1278,6 +1338,13 @@ impl Smb2Server {
             to.out.append(&mut self.overtaken);
         }
     }
+}
+
+/// Returns the handle that a CREATE takes up again, if it names one ([MS-SMB2] §2.2.13.2.12,
+/// SMB2_CREATE_DURABLE_HANDLE_RECONNECT_V2).
+fn reconnected(message: &[u8]) -> Option<FileId> {
+    let at = message.windows(4).position(|name| name == b"DH2C")?;
+    array(message, at + 8).ok().map(FileId)
 }
 
 /// Returns a request's header as its later answers contain it once it is pending: with an async id

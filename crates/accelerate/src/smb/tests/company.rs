@@ -8,7 +8,7 @@ use super::super::testing::world::{FAR, NEAR, Smb2World};
 use super::super::wire::create::CreateResponse;
 use super::super::wire::header::{command, flag, status};
 use super::leases::{KEY, is_answered_here, leased};
-use super::{contents, read, world_with};
+use super::{contents, durable_world, read, world_with};
 use crate::{AcceleratorInput, LettingGo, ReasonCode};
 
 /// Another connection of the same client shares its leases: a change through that breaks none of
@@ -144,7 +144,7 @@ fn server_answered_connection_is_not_ended() {
         ..Smb2CreateParameters::leased("a", KEY)
     };
     for request in [messages::write, |file, _, _: &[u8]| messages::close(file)] {
-        let mut world = world_with(300_000);
+        let mut world = durable_world(300_000);
         let file = world.create(0, &durable);
         world.run_for(Duration::from_secs(1));
         world.server.holds_writes = true;

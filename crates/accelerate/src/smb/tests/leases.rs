@@ -11,7 +11,7 @@ use super::super::wire::FileId;
 use super::super::wire::create::CreateResponse;
 use super::super::wire::header::{command, status};
 use super::super::wire::lease::{LeaseBreak, LeaseKey};
-use super::{contents, read, world_with};
+use super::{contents, durable_world, read, world_with};
 use crate::AcceleratorInput;
 
 pub(super) const KEY: u8 = 7;
@@ -224,7 +224,7 @@ fn open_is_served_despite_writes_to_another_file() {
 #[test]
 fn durable_open_is_prefetched_but_written_through() {
     for context in [b"DHnQ", b"DH2Q"] {
-        let mut world = world_with(300_000);
+        let mut world = durable_world(300_000);
         let create = Smb2CreateParameters {
             context: Some(context),
             ..Smb2CreateParameters::leased("a", KEY)
@@ -249,7 +249,7 @@ fn durable_open_stops_early_writes_of_its_lease() {
         context: Some(b"DH2Q"),
         ..Smb2CreateParameters::leased("a", KEY)
     };
-    let mut world = world_with(300_000);
+    let mut world = durable_world(300_000);
     let before = leased(&mut world);
     world.run_for(Duration::from_secs(1));
     let early = messages::write(before, 0, b"early");
@@ -290,7 +290,7 @@ fn answered_writes_precede_a_durable_open() {
         vec![vec![again.request()]],
     ];
     for way in ways {
-        let mut world = world_with(300_000);
+        let mut world = durable_world(300_000);
         let file = leased(&mut world);
         world.run_for(Duration::from_secs(1));
         let before = world.server.count(0, command::CREATE);
@@ -335,7 +335,7 @@ fn answered_writes_precede_a_compounded_durable_open() {
         ]
     };
     for way in 0..2 {
-        let mut world = world_with(300_000);
+        let mut world = durable_world(300_000);
         let file = leased(&mut world);
         world.run_for(Duration::from_secs(1));
         world.server.holds_writes = true;
@@ -387,7 +387,7 @@ fn compounded_open_leaves_leases_of_other_files() {
 /// A WRITE that is not answered here bars no READ; nor may it be overtaken by one made ahead.
 #[test]
 fn outstanding_write_stops_prefetching() {
-    let mut world = world_with(300_000);
+    let mut world = durable_world(300_000);
     let create = Smb2CreateParameters {
         context: Some(b"DH2Q"),
         ..Smb2CreateParameters::leased("a", KEY)

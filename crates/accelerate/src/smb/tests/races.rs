@@ -8,7 +8,7 @@ use super::super::testing::messages::{self, Smb2CreateParameters};
 use super::super::testing::server::DISK_FULL;
 use super::super::testing::world::{NEAR, Smb2World, is_notice};
 use super::super::wire::header::status;
-use super::{contents, open, read, world_with};
+use super::{contents, durable_world, open, read, world_with};
 use crate::AcceleratorInput;
 
 /// Returns true if a request was answered by the server, which is a round trip away.
@@ -172,7 +172,7 @@ fn endless_writer_does_not_block_a_breaker() {
 
 #[test]
 fn durable_open_is_written_only_by_the_server() {
-    let mut world = world_with(0);
+    let mut world = durable_world(0);
     let create = Smb2CreateParameters {
         oplock: 9,
         context: Some(b"DHnQ"),

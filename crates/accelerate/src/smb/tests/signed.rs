@@ -703,3 +703,49 @@ fn unsigned_query_closes_a_signing_clients_flow() {
         );
     }
 }
+
+#[test]
+fn further_channel_is_named_as_the_reason() {
+    let mut world = unconnected("*\\anna:password:secret", WAYS[3], 10);
+    world.ask(0, &messages::negotiate());
+    let mut binds = messages::session_setup_with(b"token").with_flags(flag::SIGNED);
+    binds.body[2] = 1;
+    world.clients[0].session = 4_711;
+    world.send(0, &binds);
+    world.run_for(DELAY * 4);
+    let reason = reasons::CHANNEL;
+    assert_eq!(world.let_go, Some(LettingGo::LetGo { reason }));
+}
+
+#[test]
+fn signed_kernel_requests_are_answered_here() {
+    for way in &WAYS[1..] {
+        let mut world = world_of(*way, 10);
+        world.server.grants_durable = true;
+        let create = Smb2CreateParameters {
+            context: Some(b"DHnQ"),
+            ..Smb2CreateParameters::leased("a", 7)
+        };
+        let file = world.create(0, &create);
+        assert_eq!(world.server.asked_durable, 0);
+        world.run_for(Duration::from_secs(1));
+        let start = world.now;
+        world.ask(0, &messages::write(file, 0, b"early"));
+        world.ask(0, &messages::set_end(file, 3));
+        assert_eq!(world.now, start);
+        world.ask(0, &messages::close(file));
+        assert_eq!(world.server.files["a"], b"ear");
+        let create = Smb2CreateParameters::directory("").request();
+        let list = messages::list(FileId::RELATED, 0, 65_536).with_flags(flag::RELATED);
+        let ids = world.send_chain(0, &[create, list]);
+        let opened = CreateResponse::parse(&world.wait(0, ids[0]).body).unwrap();
+        world.wait(0, ids[1]);
+        let start = world.now;
+        let answer = world.ask(0, &messages::list(opened.file, 0, 65_536));
+        assert_eq!(answer.header.status, status::NO_MORE_FILES);
+        world.ask(0, &messages::close(opened.file));
+        assert_eq!(world.now, start, "{way:?}");
+        world.run_for(Duration::from_secs(1));
+        assert_all_signed(&world);
+    }
+}

@@ -23,6 +23,7 @@ const CONTEXTS_MAX: usize = 16;
 mod access {
     pub(super) const READ_DATA: u32 = 0x1;
     pub(super) const WRITE_DATA: u32 = 0x2;
+    pub(super) const WRITE_ATTRIBUTES: u32 = 0x100;
     /// FILE_READ_EA, FILE_EXECUTE, FILE_READ_ATTRIBUTES, READ_CONTROL, SYNCHRONIZE, GENERIC_READ and
     /// GENERIC_EXECUTE.
     pub(super) const READ_OTHERWISE: u32 = 0x8 | 0x20 | 0x80 | 0x12_0000 | 0xa000_0000;
@@ -116,6 +117,20 @@ impl<'a> CreateRequest<'a> {
         names.iter().any(|name| matches!(*name, b"DHnC" | b"DH2C"))
     }
 
+    /// Returns true if the request asks for a handle that survives the failure of the server's node
+    /// in a cluster ([MS-SMB2] §2.2.13.2.11, SMB2_DHANDLE_FLAG_PERSISTENT).
+    pub(crate) fn is_persistent(&self) -> bool {
+        let contexts = contexts(self.contexts).unwrap_or_default();
+        let mut second = contexts.iter().filter(|(name, _)| *name == b"DH2Q");
+        second.any(|(_, data)| u32_at(data, 4).is_ok_and(|flags| flags & 0x2 != 0))
+    }
+
+    /// Returns true if the request asks by name for the right to change times and attributes.
+    pub(crate) fn may_set_attributes(&self) -> bool {
+        let rights = access::WRITE_ATTRIBUTES | access::GENERIC_WRITE | access::GENERIC_ALL;
+        self.access & rights != 0
+    }
+
     /// Returns the requested lease; a second one, and an unreadable one, are errors.
     pub(crate) fn lease(&self) -> Result<Option<LeaseContext>, WireError> {
         lease_in(self.contexts)
@@ -154,6 +169,48 @@ fn contexts(mut rest: &[u8]) -> Result<Vec<CreateContext<'_>>, WireError> {
     Ok(contexts)
 }
 
+/// The places in a CREATE of the offset and the length of its create contexts.
+const CONTEXTS_AT: usize = LENGTH + 48;
+const CONTEXTS_LENGTH_AT: usize = LENGTH + 52;
+
+/// Takes the requests for a durable handle out of a whole CREATE, header included. Its length does
+/// not change: the context before is linked to the one behind, and the bytes between are unused
+/// ([MS-SMB2] §2.2.13.2, SMB2_CREATE_CONTEXT Request Values, Next).
+pub(crate) fn decline_durable(message: &mut [u8]) -> Result<(), WireError> {
+    let (at, length) = (
+        u32_at(message, CONTEXTS_AT)?,
+        u32_at(message, CONTEXTS_LENGTH_AT)?,
+    );
+    let list = part(message, at, length)?;
+    // The beginnings of all contexts, and which remain.
+    let mut places = Vec::new();
+    let mut start = 0;
+    for (name, _) in contexts(list)? {
+        places.push((start, !matches!(name, b"DHnQ" | b"DH2Q")));
+        start += u32_at(list, start)? as usize;
+    }
+    let end_of = |index: usize| places.get(index + 1).map_or(list.len(), |(next, _)| *next);
+    let kept = places.iter().enumerate().filter(|(_, (_, stays))| *stays);
+    let kept: Vec<(usize, usize)> = kept
+        .map(|(index, (start, _))| (*start, end_of(index)))
+        .collect();
+    let (first, end) = match (kept.first(), kept.last()) {
+        (Some((first, _)), Some((_, end))) => (*first, *end),
+        _ => (0, 0),
+    };
+    let write = |message: &mut [u8], place: usize, value: usize| {
+        message[place..place + 4].copy_from_slice(&(value as u32).to_le_bytes());
+    };
+    for (index, (start, _)) in kept.iter().enumerate() {
+        let next = kept.get(index + 1).map_or(0, |(next, _)| next - start);
+        write(message, at as usize + start, next);
+    }
+    let offset = if end > 0 { at as usize + first } else { 0 };
+    write(message, CONTEXTS_AT, offset);
+    write(message, CONTEXTS_LENGTH_AT, end - first);
+    Ok(())
+}
+
 fn lease_in(bytes: &[u8]) -> Result<Option<LeaseContext>, WireError> {
     let contexts = contexts(bytes)?;
     let mut leases = contexts.iter().filter(|(name, _)| *name == lease::CONTEXT);
@@ -188,6 +245,16 @@ impl CreateResponse {
     pub(crate) fn lease(message: &[u8]) -> Result<Option<LeaseContext>, WireError> {
         let body = message.get(LENGTH..).ok_or(WireError::Truncated)?;
         lease_in(part(message, u32_at(body, 80)?, u32_at(body, 84)?)?)
+    }
+
+    /// Returns true if a whole answer, header included, says that the open is durable ([MS-SMB2]
+    /// §2.2.14.2.3, SMB2_CREATE_DURABLE_HANDLE_RESPONSE; §2.2.14.2.12,
+    /// SMB2_CREATE_DURABLE_HANDLE_RESPONSE_V2).
+    pub(crate) fn is_durable(message: &[u8]) -> Result<bool, WireError> {
+        let body = message.get(LENGTH..).ok_or(WireError::Truncated)?;
+        let contexts = contexts(part(message, u32_at(body, 80)?, u32_at(body, 84)?)?)?;
+        let mut names = contexts.iter().map(|(name, _)| *name);
+        Ok(names.any(|name| matches!(name, b"DHnQ" | b"DH2Q")))
     }
 
     /// [MS-FSCC] §2.6 (File Attributes): FILE_ATTRIBUTE_DIRECTORY.
@@ -233,6 +300,45 @@ mod tests {
             request.context_names().unwrap(),
             [&b"MxAc"[..], &b"DHnQ"[..]]
         );
+    }
+
+    #[test]
+    fn declined_durability_leaves_the_other_contexts() {
+        let others: [&[&[u8; 4]]; 6] = [
+            &[b"DHnQ"],
+            &[b"DHnQ", b"MxAc"],
+            &[b"MxAc", b"DH2Q"],
+            &[b"MxAc", b"DH2Q", b"QFid"],
+            &[b"DHnQ", b"MxAc", b"DH2Q", b"QFid", b"DHnQ"],
+            &[b"MxAc"],
+        ];
+        for names in others {
+            let mut message = message();
+            message.truncate(128);
+            for (index, name) in names.iter().enumerate() {
+                let next = if index + 1 == names.len() { 0 } else { 24u32 };
+                message.extend(next.to_le_bytes());
+                message.extend([16, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+                message.extend(*name);
+                message.extend([0; 4]);
+            }
+            let length = 24 * names.len() as u32;
+            message[CONTEXTS_LENGTH_AT..][..4].copy_from_slice(&length.to_le_bytes());
+            let before = message.len();
+            decline_durable(&mut message).unwrap();
+            assert_eq!(message.len(), before);
+            let left: Vec<&[u8]> = names
+                .iter()
+                .filter(|name| !name.starts_with(b"DH"))
+                .map(|name| &name[..])
+                .collect();
+            let request = CreateRequest::parse(&message).unwrap();
+            assert_eq!(request.context_names().unwrap(), left, "{names:?}");
+        }
+        let whole = message();
+        for cut in 0..whole.len() {
+            let _ = decline_durable(&mut whole[..cut].to_vec());
+        }
     }
 
     #[test]

@@ -1,14 +1,21 @@
-//! QUERY_INFO and SET_INFO, as far as they are about an open's position ([MS-SMB2] §2.2.37,
-//! QUERY_INFO Request; §2.2.39, SET_INFO Request; [MS-FSCC] §2.4, File Information Classes).
+//! QUERY_INFO and SET_INFO of an open's position, and SET_INFO of its length, times and attributes
+//! ([MS-SMB2] §2.2.37, QUERY_INFO Request; §2.2.39, SET_INFO Request; [MS-FSCC] §2.4, File Information
+//! Classes).
 
 use super::header::LENGTH;
-use super::{FileId, WireError, expect_structure, u8_at, u16_at, u64_at};
+use super::{FileId, WireError, expect_structure, u8_at, u16_at, u32_at, u64_at};
 
 /// SMB2_0_INFO_FILE.
 const INFO_FILE: u8 = 1;
 /// FilePositionInformation, and FileAllInformation, which holds it too.
 const POSITION: u8 = 14;
 const ALL: u8 = 18;
+/// FileBasicInformation: times and attributes, and its length.
+const BASIC: u8 = 4;
+const BASIC_LENGTH: u32 = 40;
+/// FileEndOfFileInformation, and its length.
+const END_OF_FILE: u8 = 20;
+const END_OF_FILE_LENGTH: u32 = 8;
 /// Bytes of a SET_INFO's fixed part.
 const FIXED: usize = 32;
 
@@ -25,6 +32,33 @@ pub(crate) fn position_set(body: &[u8]) -> Option<u64> {
     let at = usize::from(u16_at(body, 8).ok()?).checked_sub(LENGTH)?;
     is_position.then(|| u64_at(body, at).ok()).flatten()
 }
+
+/// A change of a file that takes effect at once, and leaves nothing for the file's CLOSE to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlainChange {
+    /// Of its times and attributes ([MS-FSCC] §2.4.7, FileBasicInformation).
+    Attributes,
+    /// Of its length ([MS-FSCC] §2.4.13, FileEndOfFileInformation).
+    Length,
+}
+
+/// Returns the plain change that a SET_INFO makes, if it makes no other.
+pub(crate) fn plain_change(body: &[u8]) -> Option<PlainChange> {
+    let (change, length) = match u8_at(body, 3) {
+        Ok(BASIC) => (PlainChange::Attributes, BASIC_LENGTH),
+        Ok(END_OF_FILE) => (PlainChange::Length, END_OF_FILE_LENGTH),
+        _ => return None,
+    };
+    let is_whole = expect_structure(body, 33).is_ok()
+        && u8_at(body, 2) == Ok(INFO_FILE)
+        && u32_at(body, 4) == Ok(length)
+        && u16_at(body, 8) == Ok((LENGTH + FIXED) as u16)
+        && body.len() >= FIXED + length as usize;
+    is_whole.then_some(change)
+}
+
+/// The answer to a SET_INFO ([MS-SMB2] §2.2.40, SET_INFO Response).
+pub(crate) const ANSWER: [u8; 2] = [2, 0];
 
 /// The body of a SET_INFO that sets it.
 pub(crate) fn set_position_body(file: FileId, position: u64) -> [u8; FIXED + 8] {

@@ -333,6 +333,7 @@ impl Smb1FarHalf {
                     offset: answer.size,
                 });
             }
+            self.served_opens += 1;
             self.reading.retain(|file| *file != answer.file);
             self.reading.push_back(answer.file);
         } else {

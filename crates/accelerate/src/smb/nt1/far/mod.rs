@@ -261,6 +261,10 @@ pub(crate) struct Smb1FarHalf {
     changed_at: u64,
     /// The last message that may have ended any open.
     unread_at: u64,
+    /// The number of opens that got a licence.
+    served_opens: u64,
+    /// The number of requests to open a file by the Unix extensions.
+    unix_opens: u64,
     client_finish: Smb1StreamFinish,
 }
 
@@ -297,6 +301,8 @@ impl Smb1FarHalf {
             changing: 0,
             changed_at: 0,
             unread_at: 0,
+            served_opens: 0,
+            unix_opens: 0,
             client_finish: Smb1StreamFinish::Open,
         }
     }
@@ -440,6 +446,15 @@ impl AcceleratorHalf for Smb1FarHalf {
     }
 
     fn note(&self) -> Option<String> {
-        None
+        let served = (self.served_opens > 0).then(|| format!("{} opens served", self.served_opens));
+        let unix = (self.unix_opens > 0).then(|| {
+            format!(
+                "{} opens by the Unix extensions of SMB 1, which only the server answers (the mount option \
+                 nounix changes this)",
+                self.unix_opens
+            )
+        });
+        let texts: Vec<String> = served.into_iter().chain(unix).collect();
+        (!texts.is_empty()).then(|| texts.join("; "))
     }
 }

@@ -51,6 +51,8 @@ impl Smb1FarHalf {
             return self.stop(reason);
         }
         self.note_touch(now, &header, touch);
+        let is_unix_open = target::opens_by_unix_extensions(&header, split::message(&frame));
+        self.unix_opens += u64::from(is_unix_open);
         let request = Smb1ClientMessage {
             position: self.position,
             header,

@@ -265,7 +265,13 @@ pub(crate) fn set_size_by_name(name: &str, size: u64) -> Vec<u8> {
     transaction(0x06, &parameters, &size.to_le_bytes())
 }
 
-/// The same in two messages, with half of the data in each.
+/// Opens a file by the Unix extensions.
+pub(crate) fn unix_open(name: &str) -> Vec<u8> {
+    let parameters = [&0x209u16.to_le_bytes()[..], &[0; 4], name.as_bytes()].concat();
+    transaction(0x06, &parameters, &[0; 18])
+}
+
+/// The same as [`set_size`] in two messages, with half of the data in each.
 pub(crate) fn set_size_in_parts(file: u16, size: u64) -> [Vec<u8>; 2] {
     let mut first = set_size(file, size);
     first.truncate(first.len() - 4);

@@ -193,6 +193,14 @@ impl Smb1World {
             .file
     }
 
+    /// The far half's note to the operator.
+    pub(crate) fn note(&self) -> Option<String> {
+        match &self.halves[1] {
+            Smb1HalfStage::Running(half) => half.note(),
+            Smb1HalfStage::Released | Smb1HalfStage::Dead => None,
+        }
+    }
+
     /// Requests that the near half has answered.
     pub(crate) fn answered(&self) -> u64 {
         match &self.halves[0] {

@@ -4,7 +4,8 @@ use super::{DELAY, world};
 use crate::smb::nt1::frames::Smb1HalfFrame;
 use crate::smb::nt1::testing::world::Smb1World;
 use crate::smb::nt1::testing::{
-    close, framed, header, negotiate, pipes_connect, read, session_setup, tree_connect, write,
+    close, framed, header, negotiate, pipes_connect, read, session_setup, tree_connect, unix_open,
+    write,
 };
 use crate::smb::nt1::wire::header::command;
 use crate::smb::reasons;
@@ -168,4 +169,15 @@ fn first_version_near_half_passes_unserved() {
     let file = world.open(0, "a");
     assert!(world.ask(0, &read(file, 0, 1_000)).data() == [7; 1_000]);
     assert_eq!(world.answered(), 0);
+}
+
+#[test]
+fn note_counts_served_and_unix_opens() {
+    let mut world = world(100);
+    world.open(0, "a");
+    assert_eq!(world.note().as_deref(), Some("1 opens served"));
+    world.send(0, &unix_open("a"));
+    world.run_for(super::ROUND_TRIP);
+    let note = world.note().unwrap();
+    assert!(note.contains("; 1 opens by the Unix extensions"), "{note}");
 }

@@ -29,6 +29,9 @@ const GET_REFERRAL: u16 = 0x10;
 /// The level of SET_FILE that locks, of the Unix extensions (Samba 4.17).
 const SET_POSIX_LOCK: u16 = 0x208;
 
+/// The level of SET_PATH that opens a file, of the same extensions.
+const POSIX_OPEN: u16 = 0x209;
+
 /// See the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Smb1RequestEffect {
@@ -192,6 +195,18 @@ fn transaction(message: &[u8]) -> Option<Smb1RequestEffect> {
         SET_FILE => Smb1RequestEffect::Changes(parameter(0)?),
         _ => Smb1RequestEffect::Anything,
     })
+}
+
+/// Returns true if a request opens a file by the Unix extensions. Its answer names the open where no
+/// half looks for it.
+pub(crate) fn opens_by_unix_extensions(header: &Smb1Header, message: &[u8]) -> bool {
+    let level = || {
+        let parameters = usize::from(u16_at(message, WORDS_AT + 20).ok()?);
+        u16_at(message, parameters).ok()
+    };
+    header.command == command::TRANSACTION_2
+        && u16_at(message, WORDS_AT + 28) == Ok(SET_PATH)
+        && level() == Some(POSIX_OPEN)
 }
 
 /// Returns the number of a server's answers to a request: the count of an ECHO ([MS-CIFS]

@@ -10,7 +10,7 @@
 //!
 //! The time limits are those that the documents state, not the constants of the code.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -149,11 +149,14 @@ impl TraceCounts {
     }
 }
 
-/// A WRITE behind the halves.
+/// A WRITE behind the halves, or a SET_INFO of the length.
 struct TraceWrite {
     file: FileId,
+    /// The start, or the new length.
     offset: usize,
     data: Vec<u8>,
+    /// It sets the length, and everything from there on.
+    is_cut: bool,
     /// Its place among all requests.
     place: usize,
     answered: Option<usize>,
@@ -177,6 +180,24 @@ struct TraceIndex<'a> {
     contents: BTreeMap<u64, Vec<(usize, &'a [u8])>>,
     /// The WRITEs in the order of their execution; those that were never executed are at the end.
     written: Vec<TraceWrite>,
+}
+
+impl TraceWrite {
+    /// The end of the range that it changes.
+    fn end(&self) -> usize {
+        match self.is_cut {
+            true => usize::MAX,
+            false => self.offset + self.data.len(),
+        }
+    }
+}
+
+impl TraceOperation {
+    /// The number of events at the server as it was answered with success.
+    fn succeeded(&self) -> Option<usize> {
+        let (moment, answer) = self.answered.as_ref()?;
+        answer.is(status::SUCCESS).then_some(moment.happened)
+    }
 }
 
 impl Smb2Response {
@@ -313,6 +334,7 @@ impl<'a> TraceIndex<'a> {
         let mut objects = BTreeMap::new();
         let mut contents: BTreeMap<u64, Vec<(usize, &[u8])>> = BTreeMap::new();
         let mut done: BTreeMap<(FileId, u64, &[u8]), usize> = BTreeMap::new();
+        let mut cut: BTreeMap<(FileId, u64), VecDeque<usize>> = BTreeMap::new();
         for (at, happened) in trace.history.iter().enumerate() {
             match happened {
                 HistoryEvent::Opened { file, object, .. } => {
@@ -337,6 +359,11 @@ impl<'a> TraceIndex<'a> {
                     // Its contents follow.
                     done.insert((*file, *offset, data.as_slice()), at + 2);
                 }
+                HistoryEvent::Cut {
+                    connection: 0,
+                    file,
+                    end,
+                } => cut.entry((*file, *end)).or_default().push_back(at + 2),
                 _ => {}
             }
         }
@@ -350,13 +377,20 @@ impl<'a> TraceIndex<'a> {
                     file: *file,
                     offset: *offset as usize,
                     data: data.clone(),
+                    is_cut: false,
                     place,
-                    answered: op
-                        .answered
-                        .as_ref()
-                        .filter(|(_, answer)| answer.is(status::SUCCESS))
-                        .map(|(moment, _)| moment.happened),
+                    answered: op.succeeded(),
                     done: done.get(&(*file, *offset, &data[..])).copied(),
+                }),
+                // Of several alike the first that was sent is done first.
+                TraceRequest::Cut { file, end } => Some(TraceWrite {
+                    file: *file,
+                    offset: *end as usize,
+                    data: Vec::new(),
+                    is_cut: true,
+                    place,
+                    answered: op.succeeded(),
+                    done: cut.get_mut(&(*file, *end)).and_then(VecDeque::pop_front),
                 }),
                 _ => None,
             })
@@ -402,7 +436,7 @@ impl<'a> TraceIndex<'a> {
         let ahead = self.ahead(object, moment);
         for write in ahead.filter(|write| write.place < place) {
             let end = write.offset + write.data.len();
-            if contents.len() < end {
+            if contents.len() < end || write.is_cut {
                 contents.resize(end, 0);
             }
             contents[write.offset..end].copy_from_slice(&write.data);
@@ -619,9 +653,8 @@ impl<'a> TraceIndex<'a> {
                 continue;
             }
             let object = self.objects.get(&first.file);
-            let end = first.offset + first.data.len();
             for other in &self.written {
-                let overlaps = other.offset < end && first.offset < other.offset + other.data.len();
+                let overlaps = other.offset < first.end() && first.offset < other.end();
                 if overlaps
                     && self.objects.get(&other.file) == object
                     && told <= self.trace.ops[other.place].sent.happened
@@ -632,6 +665,9 @@ impl<'a> TraceIndex<'a> {
                         self.trace.ops[other.place]
                     ));
                 }
+            }
+            if first.is_cut {
+                continue;
             }
             for op in &self.trace.ops[first.place..] {
                 let TraceRequest::Cut { file, end } = op.asked else {
