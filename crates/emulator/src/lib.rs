@@ -1,6 +1,7 @@
 //! The link emulator as a program: devices, drivers, control and calibration around `emulate`.
 //!
-//! [`link`] runs a link between two devices of this machine. [`around`] runs one command behind a
+//! [`link`] runs a link between two devices of this machine. [`device`] runs the model of a router or
+//! switch between several interfaces. [`around`] runs one command behind a
 //! link. [`calibrate`] measures a link that runs in a process of its own, from sockets at both
 //! ends, and stores the result as a certificate.
 //!
@@ -11,4 +12,5 @@
 
 pub mod around;
 pub mod calibrate;
+pub mod device;
 pub mod link;

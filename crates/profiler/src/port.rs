@@ -258,11 +258,11 @@ pub(crate) fn resolve_next_hop(
 ) -> Result<MacAddress> {
     let device = device_address(number);
     let source = IpAddr::V4(Ipv4Addr::new(198, 18, number as u8, 2));
-    for target in [IpAddr::V4(device), destination] {
-        for _ in 0..REQUESTS_MAX {
-            if let Some(mac) = ask_once(ports, number, target, source)? {
-                return Ok(mac);
-            }
+    // Both at once: behind a bridge, nobody has the device's address.
+    let targets = [IpAddr::V4(device), destination];
+    for _ in 0..REQUESTS_MAX {
+        if let Some(mac) = ask_once(ports, number, &targets, source)? {
+            return Ok(mac);
         }
     }
     let name = ports[usize::from(number)].name();
@@ -271,17 +271,21 @@ pub(crate) fn resolve_next_hop(
     )
 }
 
-/// Sends one request and waits for its reply; meanwhile all ports reply to requests.
+/// Sends a request for each target and waits for the first reply; meanwhile all ports reply to
+/// requests.
 fn ask_once(
     ports: &mut [MeasurementPort],
     number: u16,
-    target: IpAddr,
+    targets: &[IpAddr],
     source: IpAddr,
 ) -> Result<Option<MacAddress>> {
     let port = &ports[usize::from(number)];
-    let request = neighbours::request(target, source, port.mac)
+    let requests = targets
+        .iter()
+        .map(|target| neighbours::request(*target, source, port.mac))
+        .collect::<Option<Vec<_>>>()
         .context("source and target are of one family")?;
-    match port.sender.send(&[request]) {
+    match port.sender.send(&requests) {
         // An interface without a carrier takes nothing; nobody will reply then.
         Err(error) if !is_transient(&error) => {
             return Err(error)
@@ -302,7 +306,7 @@ fn ask_once(
                 if let Some(NeighbourMessage::Reply { address, mac }) =
                     neighbours::parse(frame.bytes)
                     && here == number
-                    && address == target
+                    && targets.contains(&address)
                 {
                     found = Some(mac);
                 }

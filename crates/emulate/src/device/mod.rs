@@ -108,6 +108,7 @@ pub struct DeviceCounters {
 #[derive(Debug)]
 pub struct EmulatedDevice {
     model: Arc<DeviceModel>,
+    framing: LinkFraming,
     forwarding: ForwardingEngine,
     outputs: Vec<EmulatedOutput>,
     /// Ends of the packets on the lines.
@@ -141,13 +142,20 @@ impl EmulatedDevice {
     /// active queue management.
     #[must_use]
     pub fn new(model: DeviceModel, seed: u64) -> Self {
+        Self::with_framing(model, seed, LinkFraming::Ip)
+    }
+
+    /// The same for packets with another framing, whose header does not count for their size.
+    #[must_use]
+    pub fn with_framing(model: DeviceModel, seed: u64, framing: LinkFraming) -> Self {
         let model = Arc::new(model);
         let outputs = (0..model.ports)
-            .map(|port| EmulatedOutput::new(model.output_of(port)))
+            .map(|port| EmulatedOutput::new(model.output_of(port), framing))
             .collect();
         Self {
             forwarding: ForwardingEngine::new(Arc::clone(&model)),
             model,
+            framing,
             outputs,
             line_ends: BTreeSet::new(),
             discipline_random: IndexedRandom::for_stream(seed, DISCIPLINE_STREAM),
@@ -165,19 +173,19 @@ impl EmulatedDevice {
         &self.model
     }
 
-    /// Takes in an IP packet whose last bit comes at `now` at port `input`, for port `output`.
-    /// Returns its number.
+    /// Takes in a packet whose last bit comes at `now` at port `input`, for port `output`. Returns its
+    /// number.
     pub fn handle(&mut self, now: Time, (input, output): (u16, u16), packet: Bytes) -> u64 {
         let now = self.advance(now);
         let index = self.next_index;
         self.next_index += 1;
-        let length = TrafficCount::one(packet.len());
+        let length = self.length(&packet);
         self.counters.offered += length;
         self.counters.held += length;
         let packet = EmulatedPacket {
             index,
             arrived: now,
-            counted: packet.len() as u64,
+            counted: length.bytes,
             bytes: packet,
             fate: PacketImpairments::default(),
             ecn: 0,
@@ -230,6 +238,11 @@ impl EmulatedDevice {
     #[must_use]
     pub fn counters(&self) -> DeviceCounters {
         self.counters
+    }
+
+    /// One packet, and its bytes without the framing.
+    fn length(&self, packet: &Bytes) -> TrafficCount {
+        TrafficCount::one(packet.len().saturating_sub(self.framing.header()))
     }
 
     fn next_event(&self) -> Option<Time> {
@@ -308,7 +321,7 @@ impl EmulatedDevice {
             Some(DropReason::Aqm) => self.drop(at, &packet, DeviceDropReason::Aqm),
             Some(_) => self.drop(at, &packet, DeviceDropReason::OutputQueueFull),
             None => {
-                let length = TrafficCount::one(packet.bytes.len());
+                let length = self.length(&packet.bytes);
                 self.counters.delivered += length;
                 self.counters.held.subtract(length);
                 keep(
@@ -325,6 +338,7 @@ impl EmulatedDevice {
     }
 
     fn drop(&mut self, at: Time, packet: &EmulatedPacket, reason: DeviceDropReason) {
+        let length = self.length(&packet.bytes);
         let counter = match reason {
             DeviceDropReason::NoSuchPort => &mut self.counters.dropped_no_port,
             DeviceDropReason::InputQueueFull => &mut self.counters.dropped_by_input,
@@ -333,7 +347,6 @@ impl EmulatedDevice {
             DeviceDropReason::Aqm => &mut self.counters.dropped_by_aqm,
             DeviceDropReason::MemoryLimit => &mut self.counters.dropped_by_limit,
         };
-        let length = TrafficCount::one(packet.bytes.len());
         *counter += length;
         self.counters.held.subtract(length);
         let index = packet.index;
@@ -342,9 +355,9 @@ impl EmulatedDevice {
 }
 
 impl EmulatedOutput {
-    fn new(model: &OutputModel) -> Self {
+    fn new(model: &OutputModel, framing: LinkFraming) -> Self {
         let config = DirectionConfig {
-            framing: LinkFraming::Ip,
+            framing,
             overhead: model.overhead,
             queue: QueueConfig {
                 limit: queue_limit(model.queue),

@@ -205,3 +205,28 @@ fn polling_often_changes_nothing() {
     assert!(devices(1).1.dropped_by_input.packets > 0);
     assert!(devices(1).1.dropped_by_output.packets > 0);
 }
+
+#[test]
+fn ethernet_header_counts_for_nothing() {
+    let mut device = EmulatedDevice::with_framing(
+        model(DeviceQueueLimit::Bytes(ByteCount::new(1_500))),
+        1,
+        LinkFraming::Ethernet,
+    );
+    // Three frames of 500-byte packets fill the queue; a byte more would refuse the third.
+    for _ in 0..4 {
+        send(&mut device, at(0), (0, 1), 514);
+    }
+    let times: Vec<u64> = deliveries(&mut device).iter().map(|end| end.1).collect();
+    assert_eq!(times, [2_000, 2_500, 3_000]);
+    let counters = device.counters();
+    assert_eq!(
+        counters.offered,
+        TrafficCount {
+            packets: 4,
+            bytes: 2_000
+        }
+    );
+    assert_eq!(counters.delivered.bytes, 1_500);
+    assert_eq!(counters.held, TrafficCount::default());
+}

@@ -77,6 +77,15 @@ impl UnprovenRate {
 /// the probe.
 pub type HostCheck = Box<dyn Fn(Option<&LinkConfig>, &LinkConfig) -> Result<()> + Send + Sync>;
 
+/// A running emulation that is controlled over its socket.
+pub trait ControlTarget: Send + Sync {
+    /// Answers a request, which is one line of JSON, with a JSON object.
+    fn answer(&self, line: &str) -> Value;
+
+    /// Records the path of its control socket for its status; the first call counts.
+    fn is_asked_at(&self, socket: &Path);
+}
+
 /// Parameters with which a controlled link is started.
 pub struct LinkStart {
     /// Devices of the link.
@@ -160,11 +169,6 @@ impl ControlledLink {
             host_check: start.host_check,
             control: OnceLock::new(),
         })
-    }
-
-    /// Records the path of its control socket for its status; the first call counts.
-    fn is_asked_at(&self, socket: &Path) {
-        self.control.get_or_init(|| socket.to_owned());
     }
 
     /// Names of the ends.
@@ -283,7 +287,9 @@ impl ControlledLink {
         };
         Ok((report, log.unwrap_or_default()))
     }
+}
 
+impl ControlTarget for ControlledLink {
     fn answer(&self, line: &str) -> Value {
         let answered = match serde_json::from_str::<ControlRequest>(line) {
             Err(error) => Err(InvalidRequest::because(anyhow!(
@@ -302,6 +308,10 @@ impl ControlledLink {
         answered.unwrap_or_else(
             |error| json!({ "error": format!("{error:#}"), "refused": InvalidRequest::is_cause_of(&error) }),
         )
+    }
+
+    fn is_asked_at(&self, socket: &Path) {
+        self.control.get_or_init(|| socket.to_owned());
     }
 }
 

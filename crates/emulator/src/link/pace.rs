@@ -56,7 +56,7 @@ const SLEEPS_MAX: u32 = 1_023;
 /// promised 0.2 ms. At 300,000 packets per second each look finds some 30 packets and costs a
 /// microsecond per packet; with 20 µs it cost two microseconds, and without gathering two and a
 /// half.
-pub(super) const GATHER: Duration = Duration::from_micros(50);
+pub(crate) const GATHER: Duration = Duration::from_micros(50);
 
 /// Measuring span for gathering, which begins where so many packets come in it, 150,000 per second,
 /// with fewer than so many at a look, and ends where they become fewer. 1 Gbit/s of full-size
@@ -68,7 +68,7 @@ const FEW_AT_A_LOOK: usize = 8;
 
 /// Scheduling priority of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ThreadPriority {
+pub(crate) enum ThreadPriority {
     /// The thread has priority, and may stay awake as long as it helps.
     Raised,
     /// The thread has no priority: processor time that it uses while awake delays it later.
@@ -77,7 +77,7 @@ pub(super) enum ThreadPriority {
 
 /// Estimator of this machine's wake-up lateness.
 #[derive(Debug)]
-pub(super) struct WakeupEstimator {
+pub(crate) struct WakeupEstimator {
     margin: Duration,
     most: Duration,
     /// Start of the present accounting of time awake, that time, and whether it was little before.
@@ -101,7 +101,7 @@ struct GatheringState {
 }
 
 impl WakeupEstimator {
-    pub(super) fn new(priority: ThreadPriority) -> Self {
+    pub(crate) fn new(priority: ThreadPriority) -> Self {
         Self {
             margin: MARGIN_AT_FIRST,
             most: match priority {
@@ -119,12 +119,12 @@ impl WakeupEstimator {
     }
 
     /// Time before a due moment from which to be awake.
-    pub(super) fn margin(&self) -> Duration {
+    pub(crate) fn margin(&self) -> Duration {
         self.margin
     }
 
     /// Takes in how late a sleep ended that nothing cut short.
-    pub(super) fn record_wakeup(&mut self, late: Duration) {
+    pub(crate) fn record_wakeup(&mut self, late: Duration) {
         let (most, steps_back) = if self.is_frugal {
             (MARGIN_MAX_FRUGAL, STEPS_BACK_FRUGAL)
         } else {
@@ -141,13 +141,13 @@ impl WakeupEstimator {
     }
 
     /// Tells whether to let packets gather for [`GATHER`] before the next look.
-    pub(super) fn gathers(&mut self, now: Time) -> bool {
+    pub(crate) fn gathers(&mut self, now: Time) -> bool {
         self.gathering.look(now);
         self.gathering.is_on
     }
 
     /// Records that so many packets have come at one look.
-    pub(super) fn came(&mut self, now: Time, packets: usize) {
+    pub(crate) fn came(&mut self, now: Time, packets: usize) {
         self.gathering.packets += packets;
         self.gathering.looks += 1;
         if self.linger_until.is_some() {
@@ -163,7 +163,7 @@ impl WakeupEstimator {
     }
 
     /// Tells whether to look for more packets before sleeping.
-    pub(super) fn lingers(&mut self, now: Time) -> bool {
+    pub(crate) fn lingers(&mut self, now: Time) -> bool {
         let Some(until) = self.linger_until else {
             return false;
         };
@@ -177,7 +177,7 @@ impl WakeupEstimator {
     }
 
     /// Takes in how long one look at the devices took without sleeping.
-    pub(super) fn looked(&mut self, now: Time, took: Duration) {
+    pub(crate) fn looked(&mut self, now: Time, took: Duration) {
         self.awake += took;
         let span = now.since(self.counted_from);
         if span >= FRUGAL_SPAN {

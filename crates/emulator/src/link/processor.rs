@@ -35,7 +35,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Placement of the thread that made it.
 #[derive(Debug)]
-pub(super) struct ThreadPlacement {
+pub(crate) struct ThreadPlacement {
     /// Processors that the thread may use; at most one if there is no choice.
     allowed: Vec<usize>,
     claims: ProcessorClaims,
@@ -60,7 +60,7 @@ struct ClaimedProcessor {
 
 impl ThreadPlacement {
     /// The calling thread's, which roams.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(ProcessorClaims::of_this_user())
     }
 
@@ -77,12 +77,12 @@ impl ThreadPlacement {
 
     /// Tells whether it has claimed a processor that it may have to give back without packets to
     /// trigger that.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.taken.is_some()
     }
 
     /// Records that so many packets have come; zero if it is only time to check.
-    pub(super) fn came(&mut self, now: Time, packets: usize) {
+    pub(crate) fn came(&mut self, now: Time, packets: usize) {
         if self.allowed.len() < 2 {
             return;
         }

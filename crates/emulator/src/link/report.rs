@@ -110,7 +110,7 @@ impl DirectionReport {
             + self.failed_writes_packets
     }
 
-    pub(super) fn new(
+    pub(crate) fn new(
         counters: &DirectionCounters,
         lateness: &DeliveryLateness,
         observed: &WatchCounters,
@@ -141,10 +141,10 @@ impl DirectionReport {
             unread_packets: observed.unread,
             failed_writes_packets: observed.refused,
             over_200us_late_packets: lateness.over_200us,
-            late_packets: lateness.late,
+            late_packets: lateness.late(),
             lateness_p50_us: lateness.quantile_us(0.50),
             lateness_p99_us: lateness.quantile_us(0.99),
-            lateness_max_us: micros(lateness.max),
+            lateness_max_us: lateness.max_us(),
             ..Self::default()
         }
     }
@@ -165,7 +165,7 @@ const STEPS: usize = FINE_STEPS + 100;
 
 /// Statistics of the lateness of deliveries.
 #[derive(Clone, Debug)]
-pub(super) struct DeliveryLateness {
+pub(crate) struct DeliveryLateness {
     steps: [u64; STEPS],
     count: u64,
     over_200us: u64,
@@ -174,7 +174,7 @@ pub(super) struct DeliveryLateness {
 }
 
 impl DeliveryLateness {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             steps: [0; STEPS],
             count: 0,
@@ -184,7 +184,7 @@ impl DeliveryLateness {
         }
     }
 
-    pub(super) fn add(&mut self, lateness: Duration) {
+    pub(crate) fn add(&mut self, lateness: Duration) {
         let step = if lateness < LATE_AFTER {
             lateness.as_nanos() / FINE.as_nanos()
         } else {
@@ -198,17 +198,27 @@ impl DeliveryLateness {
     }
 
     /// Number of delivered packets.
-    pub(super) fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
     /// Number of packets that were over 0.2 ms late.
-    pub(super) fn over_200us(&self) -> u64 {
+    pub(crate) fn over_200us(&self) -> u64 {
         self.over_200us
     }
 
+    /// Number of packets that were over 1 ms late.
+    pub(crate) fn late(&self) -> u64 {
+        self.late
+    }
+
+    /// The latest packet, in microseconds.
+    pub(crate) fn max_us(&self) -> u64 {
+        micros(self.max)
+    }
+
     /// The upper edge of the step that holds the quantile, at most the largest of all.
-    fn quantile_us(&self, share: f64) -> u64 {
+    pub(crate) fn quantile_us(&self, share: f64) -> u64 {
         let rank = (self.count as f64 * share).ceil() as u64;
         let mut below = 0;
         for (index, count) in self.steps.iter().enumerate().take(STEPS - 1) {

@@ -22,22 +22,22 @@ const SILENCE: Duration = Duration::from_secs(10);
 
 /// Counts from the start of the link on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct WatchCounters {
+pub(crate) struct WatchCounters {
     /// Packets written.
-    pub(super) departures: u64,
+    pub(crate) departures: u64,
     /// Packets written more than 0.2 ms after their time.
-    pub(super) late_departures: u64,
+    pub(crate) late_departures: u64,
     /// Dropped by the kernel before they were read.
-    pub(super) unread: u64,
+    pub(crate) unread: u64,
     /// Packets that the kernel did not take at the far device.
-    pub(super) refused: u64,
+    pub(crate) refused: u64,
     /// Refused by the model because its memory is bounded.
-    pub(super) over_memory: u64,
+    pub(crate) over_memory: u64,
 }
 
 /// State of the watch.
 #[derive(Debug, Default)]
-pub(super) struct LinkWatch {
+pub(crate) struct LinkWatch {
     last: WatchCounters,
     reason: Option<String>,
     seconds: u64,
@@ -46,20 +46,20 @@ pub(super) struct LinkWatch {
 
 impl LinkWatch {
     /// Interval of the checks.
-    pub(super) const INTERVAL: Duration = Duration::from_secs(1);
+    pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
     /// Text of the last deviation from the link's settings, if there was one.
-    pub(super) fn reason(&self) -> Option<&str> {
+    pub(crate) fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
 
     /// Number of checks that found a deviation.
-    pub(super) fn seconds(&self) -> u64 {
+    pub(crate) fn seconds(&self) -> u64 {
         self.seconds
     }
 
     /// Checks the time since the last check; `from` is the device that packets came from.
-    pub(super) fn look(&mut self, now: Time, observed: WatchCounters, from: &str) {
+    pub(crate) fn look(&mut self, now: Time, observed: WatchCounters, from: &str) {
         let Some(reason) = self.judge(observed, DEPARTURES_MIN) else {
             return;
         };
@@ -71,7 +71,7 @@ impl LinkWatch {
 
     /// Checks the remaining departures, however few they are. It gives no warning, because the
     /// report that follows has it.
-    pub(super) fn look_last(&mut self, observed: WatchCounters) {
+    pub(crate) fn look_last(&mut self, observed: WatchCounters) {
         self.judge(observed, 0);
     }
 

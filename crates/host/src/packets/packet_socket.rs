@@ -112,6 +112,13 @@ impl PacketSocket {
         })
     }
 
+    /// Sends every frame alone, so that a receiver without the kernel's help sees single packets.
+    #[must_use]
+    pub fn with_single_frames(mut self) -> Self {
+        self.merging = MergeOptions::NONE;
+        self
+    }
+
     /// Sends `waiting`, in order, as the frames they are.
     fn send_waiting(&mut self) {
         let mut sent = 0;

@@ -277,25 +277,46 @@ pub fn wait_readable<const N: usize>(
     files: [BorrowedFd<'_>; N],
     span: Option<Duration>,
 ) -> io::Result<[bool; N]> {
-    let mut entries = files.map(|file| libc::pollfd {
+    let mut entries = files.map(readable_entry);
+    wait_for_entries(&mut entries, span)?;
+    Ok(entries.map(|entry| entry.revents != 0))
+}
+
+/// The same for any number of files.
+pub fn wait_readable_of(files: &[BorrowedFd<'_>], span: Option<Duration>) -> io::Result<Vec<bool>> {
+    let mut entries: Vec<_> = files.iter().copied().map(readable_entry).collect();
+    wait_for_entries(&mut entries, span)?;
+    Ok(entries.iter().map(|entry| entry.revents != 0).collect())
+}
+
+fn readable_entry(file: BorrowedFd<'_>) -> libc::pollfd {
+    libc::pollfd {
         fd: file.as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
-    });
+    }
+}
+
+fn wait_for_entries(entries: &mut [libc::pollfd], span: Option<Duration>) -> io::Result<()> {
     let timeout = span.map(timespec);
     let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: the array and the timeout live through the call, and the count is the array's.
     let result = checked(unsafe {
         libc::ppoll(
             entries.as_mut_ptr(),
-            N as libc::nfds_t,
+            entries.len() as libc::nfds_t,
             timeout,
             ptr::null(),
         )
     });
     match result {
-        Ok(_) => Ok(entries.map(|entry| entry.revents != 0)),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok([false; N]),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+            for entry in entries {
+                entry.revents = 0;
+            }
+            Ok(())
+        }
         Err(error) => Err(error),
     }
 }

@@ -4,6 +4,7 @@
 mod account;
 mod around;
 pub(crate) mod calibrate;
+mod device;
 mod flags;
 mod presets;
 mod replay;
@@ -28,7 +29,8 @@ enum EmulateAction {
     /// A packet that is routed into one device leaves the other device, after the configured queue,
     /// rate, loss and delay. The two new TUN devices are up and have no address. Give each device
     /// an address, or move each device into its own network namespace. With --bridge, the emulated
-    /// link joins two existing interfaces, and creates no devices.
+    /// link joins two existing interfaces, and creates no devices. With --device, a router or switch
+    /// is emulated between existing interfaces.
     Run(Box<run::EmulateRunArguments>),
     /// Shows a running emulated link: its settings, its counters, and whether this host is fast
     /// enough for it.

@@ -9,11 +9,13 @@ use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
-use emulator::link::control::{ControlSocket, ControlledLink, LinkStart, UnprovenRate};
+use emulator::link::control::{
+    ControlSocket, ControlTarget, ControlledLink, LinkStart, UnprovenRate,
+};
 use emulator::link::packet_log::{LogFiles, LogReports};
 use emulator::link::settings::{LinkSettings, SettingDirection};
 use emulator::link::{
@@ -21,9 +23,12 @@ use emulator::link::{
     NetworkNamespace, OffloadSetting, StopSignals, metrics, stand_apart,
 };
 
+use vocab::parse_duration;
+
 use super::account;
 use super::around;
 use super::calibrate;
+use super::device::{DeviceArguments, DeviceRun};
 use super::flags::SettingFlags;
 use crate::output::StandardOutput;
 
@@ -32,6 +37,19 @@ use crate::output::StandardOutput;
 pub(super) struct EmulateRunArguments {
     #[command(flatten)]
     ends: LinkEndArguments,
+    /// Emulates a device instead of a link: the device model in this file, between the interfaces
+    /// of --bridge, one for each port of the model. The page docs/formats/device-model.md describes
+    /// the file, and `trunkline profile fit` writes one.
+    #[arg(
+        long,
+        value_name = "MODEL.toml",
+        requires = "bridge",
+        help_heading = "Devices"
+    )]
+    device: Option<PathBuf>,
+    /// Ends after this time, as after Ctrl-C.
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
+    run_time: Option<Duration>,
     #[command(flatten)]
     watched: WatchArguments,
     #[command(flatten)]
@@ -84,7 +102,9 @@ struct LinkEndArguments {
     #[arg(long, value_name = "NAMESPACE")]
     namespace_b: Option<String>,
     /// Joins two existing network interfaces as a transparent bridge, and creates no devices. The
-    /// first interface is end A of the emulated link, and the second interface is end B.
+    /// first interface is end A of the emulated link, and the second interface is end B. With
+    /// --device, names one interface for each port of the model, as INTERFACE or
+    /// INTERFACE@NAMESPACE.
     #[arg(long, value_name = "A,B", conflicts_with_all = ["device_a", "device_b"])]
     bridge: Option<String>,
     /// Selects how a bridge receives and sends packets [default: packet].
@@ -129,6 +149,13 @@ pub(super) struct WatchArguments {
     metrics: Option<SocketAddr>,
 }
 
+impl WatchArguments {
+    /// Tells whether an option is given that only a link has.
+    fn is_of_a_link(&self) -> bool {
+        self.log.is_some() || self.pcapng.is_some() || self.metrics.is_some()
+    }
+}
+
 impl EmulateRunArguments {
     /// Checks combinations of flags that the argument parser accepts although they contradict each
     /// other.
@@ -145,6 +172,11 @@ impl EmulateRunArguments {
                 "--gateway, --report and --report-to need a command that runs behind the link; add -- COMMAND"
             )));
         }
+        if self.run_time.is_some() && self.around.is_given() {
+            return Err(InvalidRequest::because(anyhow!(
+                "--for ends a link between two devices; a link around a command ends with the command"
+            )));
+        }
         if self.ends.io.is_some() && self.ends.bridge.is_none() {
             return Err(InvalidRequest::because(anyhow!(
                 "--io needs a bridge; add --bridge A,B"
@@ -154,7 +186,11 @@ impl EmulateRunArguments {
     }
 
     pub(super) fn run(self) -> Result<()> {
-        if self.around.is_given() {
+        if self.device.is_some() {
+            self.check()?;
+            return self.run_device();
+        }
+        if self.around.is_given() && self.run_time.is_none() {
             let settings = self.settings.settings();
             let offloads = self.ends.offloads();
             let unheld = self.force.unheld();
@@ -178,7 +214,7 @@ impl EmulateRunArguments {
         writeln!(out, "ready")?;
         out.flush()?;
 
-        while running.link.is_running() && !signals.wait(LOOK_AGAIN_AFTER) {}
+        wait_for_end(&signals, self.run_time, || running.link.is_running());
         let ends = running.link.ends().map(str::to_owned);
         let (report, log) = running.stop()?;
         if self.json {
@@ -193,6 +229,46 @@ impl EmulateRunArguments {
         }
         warn(&report, &log);
         Ok(())
+    }
+}
+
+impl EmulateRunArguments {
+    fn run_device(self) -> Result<()> {
+        let settings = self.settings.settings()?;
+        let is_link = settings != LinkSettings::default()
+            || self.force.force
+            || self.around.is_given()
+            || self.ends.namespace_a.is_some()
+            || self.ends.namespace_b.is_some();
+        if is_link || self.watched.is_of_a_link() {
+            return Err(InvalidRequest::because(anyhow!(
+                "--device takes everything from its model; of the other options, only --bridge, --io, --control, --for and --json go with it"
+            )));
+        }
+        DeviceRun::new(DeviceArguments {
+            model: self.device.expect("it is given"),
+            interfaces: self.ends.bridge.unwrap_or_default(),
+            io: bridge_io(self.ends.io),
+            control: self.watched.control,
+            run_time: self.run_time,
+            is_json: self.json,
+        })?
+        .run()
+    }
+}
+
+/// Waits for a signal, for the end of the run's time, or until `is_running` says no.
+pub(super) fn wait_for_end(
+    signals: &StopSignals,
+    run_time: Option<Duration>,
+    is_running: impl Fn() -> bool,
+) {
+    let started = Instant::now();
+    while is_running() {
+        let left = run_time.map_or(Duration::MAX, |time| time.saturating_sub(started.elapsed()));
+        if left.is_zero() || signals.wait(left.min(LOOK_AGAIN_AFTER)) {
+            return;
+        }
     }
 }
 
@@ -262,9 +338,10 @@ impl RunningLink {
             }
         }
         let control = match &watched.control {
-            Some(path) => Some(ControlSocket::listen(path, Arc::clone(&link))?),
+            Some(path) => Some(ControlSocket::listen(path, link.clone())?),
             None => {
-                let control = ControlSocket::listen_in(&control_directories(), &ends[0], &link);
+                let target: Arc<dyn ControlTarget> = link.clone();
+                let control = ControlSocket::listen_in(&control_directories(), &ends[0], &target);
                 let name = control.as_ref().and_then(ControlSocket::name);
                 match name {
                     None => tracing::debug!(
@@ -348,12 +425,16 @@ impl LinkEndArguments {
         let devices = LinkDevices::Bridge {
             a: end(first, a),
             b: end(second, b),
-            io: match self.io {
-                None | Some(BridgeIoOption::Packet) => BridgeIo::Packet,
-                Some(BridgeIoOption::Xdp) => BridgeIo::Xdp,
-            },
+            io: bridge_io(self.io),
         };
         Ok((devices, ends))
+    }
+}
+
+fn bridge_io(option: Option<BridgeIoOption>) -> BridgeIo {
+    match option {
+        None | Some(BridgeIoOption::Packet) => BridgeIo::Packet,
+        Some(BridgeIoOption::Xdp) => BridgeIo::Xdp,
     }
 }
 

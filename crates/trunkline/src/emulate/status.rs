@@ -13,6 +13,7 @@ use emulator::link::settings::SettingKey;
 use serde_json::Value;
 
 use super::account;
+use super::device;
 use super::run::control_directories;
 use crate::output::StandardOutput;
 
@@ -114,6 +115,11 @@ impl StatusArguments {
         if self.json {
             serde_json::to_writer(&mut *out, status)?;
             writeln!(out)?;
+        } else if status["device"].is_object() {
+            if self.prometheus {
+                bail!("a device has no Prometheus metrics; use --json");
+            }
+            device::print_status(out, status)?;
         } else if self.prometheus {
             write!(out, "{}", metrics::prometheus(status))?;
         } else if let Some(before) = before {

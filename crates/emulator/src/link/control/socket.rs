@@ -20,7 +20,7 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, anyhow, bail};
 use serde_json::{Value, json};
 
-use super::{ControlRequest, ControlledLink};
+use super::{ControlRequest, ControlTarget};
 use host::invalid_request::InvalidRequest;
 
 /// A request is one line; the longest names a few files.
@@ -54,7 +54,7 @@ impl ControlSocket {
     /// # Errors
     /// When another link listens there, or the socket cannot be made, as where there is no such
     /// directory.
-    pub fn listen(path: &Path, link: Arc<ControlledLink>) -> Result<Self> {
+    pub fn listen(path: &Path, link: Arc<dyn ControlTarget>) -> Result<Self> {
         let about = || format!("cannot listen at the control socket {}", path.display());
         let (listener, identity) = bind(path).with_context(about)?;
         let waker = listener.try_clone().with_context(about)?;
@@ -84,7 +84,7 @@ impl ControlSocket {
     pub fn listen_in(
         directories: &[PathBuf],
         name: &str,
-        link: &Arc<ControlledLink>,
+        link: &Arc<dyn ControlTarget>,
     ) -> Option<Self> {
         let with_process = format!("{name}-{}", std::process::id());
         for directory in directories {
@@ -245,7 +245,7 @@ fn bind_in(private: &Path, path: &Path) -> Result<(UnixListener, FileIdentity)> 
     bail!("other programs create this file again and again; choose another path with --control")
 }
 
-fn serve(listener: &UnixListener, link: &Arc<ControlledLink>, is_over: &AtomicBool) {
+fn serve(listener: &UnixListener, link: &Arc<dyn ControlTarget>, is_over: &AtomicBool) {
     let clients = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         if is_over.load(Ordering::Relaxed) {
@@ -262,7 +262,7 @@ fn serve(listener: &UnixListener, link: &Arc<ControlledLink>, is_over: &AtomicBo
         }
         let (link, served) = (Arc::clone(link), Arc::clone(&clients));
         let started = thread::Builder::new().spawn(move || {
-            if let Err(error) = exchange(&stream, &link) {
+            if let Err(error) = exchange(&stream, &*link) {
                 tracing::debug!(%error, "a control request was given up");
             }
             served.fetch_sub(1, Ordering::Relaxed);
@@ -273,7 +273,7 @@ fn serve(listener: &UnixListener, link: &Arc<ControlledLink>, is_over: &AtomicBo
     }
 }
 
-fn exchange(stream: &UnixStream, link: &ControlledLink) -> io::Result<()> {
+fn exchange(stream: &UnixStream, link: &dyn ControlTarget) -> io::Result<()> {
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     let mut line = Vec::new();
