@@ -42,6 +42,10 @@ const VIRTUAL_START: Duration = Duration::from_secs(1);
 
 /// Version of the format.
 pub(crate) const FORMAT: &str = "trunkline profile records, version 1";
+/// File that takes the room of the final description, which must be written even if the disk is full.
+const RESERVE_FILE: &str = "about.json.reserve";
+/// Room for what the measurement adds to its description: some words and the list of void runs.
+const RESERVE_BYTES: usize = 64 << 10;
 /// File that describes the columns, beside them.
 pub(crate) const ABOUT_FILE: &str = "about.json";
 
@@ -154,7 +158,12 @@ impl RecordWriter {
                 serde_json::json!({"name": name, "type": kind.name(), "meaning": meaning})
             })
             .collect();
-        write_about(directory, &about).with_context(named)?;
+        let about_bytes = write_about(directory, &about).with_context(named)?;
+        fs::write(
+            directory.join(RESERVE_FILE),
+            vec![0; about_bytes + RESERVE_BYTES],
+        )
+        .with_context(named)?;
         let columns = COLUMNS
             .iter()
             .map(|(name, kind, _)| {
@@ -207,6 +216,8 @@ impl RecordWriter {
         let summary = self.end();
         self.about["complete"] = (summary.end == RecordEnd::Complete).into();
         self.about["records"] = serde_json::to_value(&summary)?;
+        // A full disk has room for the description then.
+        let _ = fs::remove_file(self.directory.join(RESERVE_FILE));
         write_about(&self.directory, &self.about)
             .with_context(|| format!("the description in {}", self.directory.display()))?;
         Ok(summary)
@@ -228,6 +239,7 @@ impl RecordWriter {
 
 impl Drop for RecordWriter {
     fn drop(&mut self) {
+        let _ = fs::remove_file(self.directory.join(RESERVE_FILE));
         if self.thread.is_some() {
             self.hand_over();
             self.end();
@@ -268,12 +280,15 @@ pub fn write_virtual_records(
 }
 
 /// Replaces the description at once, so that no reader sees half of it.
-fn write_about(directory: &Path, about: &Value) -> io::Result<()> {
+/// Returns its length in bytes.
+fn write_about(directory: &Path, about: &Value) -> io::Result<usize> {
     let fresh = directory.join("about.json.new");
     let mut text = serde_json::to_vec_pretty(about)?;
     text.push(b'\n');
+    let bytes = text.len();
     fs::write(&fresh, text)?;
-    fs::rename(fresh, directory.join(ABOUT_FILE))
+    fs::rename(fresh, directory.join(ABOUT_FILE))?;
+    Ok(bytes)
 }
 
 fn write_batches(

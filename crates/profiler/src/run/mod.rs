@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use host::packets::packet_system::FrameSender;
 use profile::{
-    MeasurementSubject, OWN_LOSS_MAX, RunPlan, TrafficMachine, TrafficPattern, TrafficSummary,
-    emulated_endpoints,
+    MeasurementSubject, OWN_LOSS_MAX, RunPlan, TrafficMachine, TrafficPattern, TrafficPlan,
+    TrafficSummary, emulated_endpoints,
 };
 use serde::Serialize;
 
@@ -57,6 +57,8 @@ struct RunShared {
     stop: AtomicBool,
     /// The sender has sent its last packet.
     sender_ended: AtomicBool,
+    /// The sender has ended because a port does not send any more.
+    sender_failed: AtomicBool,
     /// Packets that the sender has taken out.
     made: AtomicU64,
     /// Packets that the kernel did not take.
@@ -195,6 +197,7 @@ pub(crate) fn execute(
         clock,
         stop: AtomicBool::new(false),
         sender_ended: AtomicBool::new(false),
+        sender_failed: AtomicBool::new(false),
         made: AtomicU64::new(0),
         refused: AtomicU64::new(0),
         latest_ns: AtomicU64::new(0),
@@ -299,8 +302,14 @@ fn read_until_end(
                 return (RunEnd::PortFailed { error }, step);
             }
         };
-        if shared.sender_ended.load(Ordering::Acquire) && reader.is_finished() {
-            return (RunEnd::Complete, step);
+        if shared.sender_ended.load(Ordering::Acquire) {
+            // A sender that has failed leaves packets unsent, so the traffic has no end of its own.
+            if shared.sender_failed.load(Ordering::Acquire) {
+                reader.stop_traffic();
+            }
+            if reader.is_finished() {
+                return (RunEnd::Complete, step);
+            }
         }
         if Instant::now() >= check_at {
             check_at = Instant::now() + CHECK_EVERY;
@@ -387,32 +396,42 @@ fn find_next_hops(ports: &mut [MeasurementPort], plan: &RunPlan) -> Result<NextH
     let mut hops: NextHops = vec![vec![None; count]; count];
     for traffic in &plan.traffic {
         let is_tcp = matches!(traffic.pattern, TrafficPattern::Tcp { .. });
-        for from in &traffic.from {
-            for to in &traffic.to {
-                // Acknowledgements take the way back.
-                let ways = [(*from, *to), (*to, *from)];
-                for (from, to) in ways.into_iter().take(if is_tcp { 2 } else { 1 }) {
-                    let (input, output) = (usize::from(from), usize::from(to));
-                    if input >= count || output >= count {
-                        bail!(
-                            "the plan uses port {}, and only {count} ports are given; add --port for each port of the device",
-                            input.max(output)
-                        );
-                    }
-                    if hops[input][output].is_some() {
-                        continue;
-                    }
-                    let hop = match plan.subject {
-                        MeasurementSubject::Cable => ports[output].mac(),
-                        MeasurementSubject::Device => {
-                            let there: IpAddr = emulated_endpoints(0, from, to).destination.ip();
-                            resolve_next_hop(ports, from, there)?
-                        }
-                    };
-                    hops[input][output] = Some(hop);
+        for (from, to) in port_pairs(traffic) {
+            // Acknowledgements take the way back.
+            let ways = [(from, to), (to, from)];
+            for (from, to) in ways.into_iter().take(if is_tcp { 2 } else { 1 }) {
+                let (input, output) = (usize::from(from), usize::from(to));
+                if input >= count || output >= count {
+                    bail!(
+                        "the plan uses port {}, and only {count} ports are given; add --port for each port of the device",
+                        input.max(output)
+                    );
                 }
+                if hops[input][output].is_some() {
+                    continue;
+                }
+                let hop = match plan.subject {
+                    MeasurementSubject::Cable => ports[output].mac(),
+                    MeasurementSubject::Device => {
+                        let there: IpAddr = emulated_endpoints(0, from, to).destination.ip();
+                        resolve_next_hop(ports, from, there)?
+                    }
+                };
+                hops[input][output] = Some(hop);
             }
         }
     }
     Ok(hops)
+}
+
+/// Inputs and outputs of the packets of a pattern, each pair at least once: packet n enters the nth
+/// input and leaves the nth output, each list again from its beginning.
+fn port_pairs(traffic: &TrafficPlan) -> impl Iterator<Item = (u16, u16)> {
+    let period = traffic.from.len() * traffic.to.len();
+    let inputs = traffic.from.iter().cycle();
+    let outputs = traffic.to.iter().cycle();
+    inputs
+        .zip(outputs)
+        .map(|(from, to)| (*from, *to))
+        .take(period)
 }

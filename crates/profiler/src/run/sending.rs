@@ -66,6 +66,10 @@ impl SenderTask<'_> {
         system::sharpen_timers();
         let _ = system::raise_priority();
         let outcome = self.send_all();
+        let has_failed = outcome.is_err();
+        self.shared
+            .sender_failed
+            .store(has_failed, Ordering::Release);
         self.shared.sender_ended.store(true, Ordering::Release);
         outcome
     }

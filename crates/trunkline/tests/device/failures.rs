@@ -91,7 +91,7 @@ struct SmallDisk(PathBuf);
 impl SmallDisk {
     fn mount(place: &Path) -> Self {
         std::fs::create_dir(place).unwrap();
-        let words = ["-t", "tmpfs", "-o", "size=256k", "tmpfs"];
+        let words = ["-t", "tmpfs", "-o", "size=1m", "tmpfs"];
         let place_word = place.display().to_string();
         command::run("mount", words.into_iter().chain([place_word.as_str()])).unwrap();
         Self(place.to_owned())
