@@ -37,6 +37,7 @@ TEST=(
     "krb5-admin-server:kadmin.local"
     "samba-vfs-modules:/usr/lib/$(uname -m)-linux-gnu/samba/vfs/full_audit.so"
     "smbnetfs:smbnetfs"       # clients of trunkline bench smb
+    "qemu-system-x86:qemu-system-x86_64" # ... and a machine with the kernel's client
     "python3-venv:ensurepip"
     "chromium:chromium"       # page loads; without it a client of our own loads pages in the demo
 )

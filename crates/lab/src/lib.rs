@@ -4,14 +4,16 @@
 //!  client ── near node ══ emulated WAN ══ far node ── server      (a network namespace each)
 //! ```
 //! [`topology`] makes the network, [`servers`] and [`workload`] fill it with traffic, [`nodes`]
-//! runs Trunkline in it, [`browser`] drives a real browser, [`recording`] captures and evaluates the
-//! traffic, [`campaign`] runs the demo, [`cells`] runs campaigns, and [`report`] writes the results.
+//! runs Trunkline in it, [`browser`] drives a real browser, [`machine`] boots another kernel for its
+//! SMB client, [`recording`] captures and evaluates the traffic, [`campaign`] runs the demo,
+//! [`cells`] runs campaigns, and [`report`] writes the results.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod browser;
 pub mod campaign;
 pub mod cells;
+pub mod machine;
 pub mod mailbox;
 pub mod nodes;
 pub mod preflight;

@@ -57,6 +57,7 @@ const PACKAGES: [(&str, &str); 16] = [
     ("python3", "python3"),
     ("unshare", "util-linux"),
     ("mount", "mount"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
 ];
 
 /// Checks programs, privileges, devices and the kernel.

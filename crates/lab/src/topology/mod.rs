@@ -17,6 +17,7 @@
 //! It starts nothing: servers, nodes and the emulator are started in its namespaces by others.
 
 mod addresses;
+mod machine_port;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use host::run::{LabRun, namespace_path};
 use host::{command, kernel, wait};
 
 pub use addresses::{LabSite, is_host};
+pub use machine_port::MachinePort;
 
 /// The emulator's device that packets from the near side go into.
 pub const TUN_NEAR: &str = "tun-a";
