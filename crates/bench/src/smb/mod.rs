@@ -9,15 +9,18 @@
 //! lane's place, `server` its smbd with the account and the audit that prove whom the server saw,
 //! `clients` runs the client programs (`smb_clients.py`), `freshness` judges what they were told while
 //! another changed it, [`protected`] tries every protection, [`torture`] holds the same pair of nodes
-//! to smbtorture, [`kerberos`] to a client that logs in by a ticket, and [`nt1`] to one that speaks SMB 1.
+//! to smbtorture, [`kerberos`] to a client that logs in by a ticket, and [`nt1`] to one that speaks SMB 1. [`kernel`] measures
+//! the client of the Linux kernel, in a virtual machine.
 //!
 //! A lane carries one flow at a time. Lanes whose flows cost next to no processor time (a T1, or a
 //! serial client that waits for a long path) run beside each other; the others run alone.
 
+mod capture;
 mod cells;
 mod clients;
 mod freshness;
 pub mod kerberos;
+pub mod kernel;
 pub mod nt1;
 pub mod protected;
 mod published;

@@ -48,6 +48,15 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 /// Time limit for smbd to log its answers.
 const AUDIT_LIMIT: Duration = Duration::from_secs(10);
 
+/// Number of SMB 1 requests that smbd takes at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestsAtOnce {
+    /// One, so that a stock smbclient is serial.
+    One,
+    /// As many as smbd takes by default; cifs.ko asks for oplocks only if there are several.
+    Usual,
+}
+
 /// The running smbd.
 #[derive(Debug)]
 pub(super) struct SmbServer {
@@ -71,7 +80,12 @@ impl SmbServer {
     ///
     /// # Errors
     /// When it does not come up; the message shows the end of its log.
-    pub(super) fn start(run: &LabRun, topology: &LabTopology, logs: &Path) -> Result<Self> {
+    pub(super) fn start(
+        run: &LabRun,
+        topology: &LabTopology,
+        logs: &Path,
+        requests: RequestsAtOnce,
+    ) -> Result<Self> {
         let site = LabSite::Far;
         let home = run.subdirectory("smb-server")?;
         let files = directory(&home, SHARE)?;
@@ -80,8 +94,7 @@ impl SmbServer {
         let mut configuration = format!(
             "{global}    username map = {map}
     map to guest = Never
-    max mux = 1
-    log level = 1 full_audit:1
+{mux}    log level = 1 full_audit:1
 [{SHARE}]
     path = {files}
     read only = no
@@ -98,6 +111,10 @@ impl SmbServer {
 ",
             global = smbd::global_section(&home.join("state"), site)?,
             map = map.display(),
+            mux = match requests {
+                RequestsAtOnce::One => "    max mux = 1\n",
+                RequestsAtOnce::Usual => "",
+            },
             files = files.display(),
         );
         for lane in 0..TORTURE_LANES {

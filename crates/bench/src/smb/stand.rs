@@ -13,19 +13,21 @@ use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
 use vocab::SeededRandom;
 
+use super::capture::SmbCapture;
 use super::cells::{
     AccelerationMode, SMALL_FILE_BYTES, SMALL_FILES, SecondClientAction, SmbCell, SmbClientKind,
     SmbProtection,
 };
 use super::clients::{ClientPlace, ClientPython, SecondClient};
 use super::freshness::FreshnessResult;
-use super::server::{PASSWORD, SmbServer, USER, torture_shares};
+use super::server::{PASSWORD, RequestsAtOnce, SmbServer, USER, torture_shares};
 use crate::lines::LinkKind;
 use crate::reasons::{self, AccelerationReason, load_average};
 use host::kernel::ProcessSignal;
@@ -33,6 +35,7 @@ use host::machine::ProcessorTime;
 use host::process::RunningProcess;
 use host::run::LabRun;
 use host::{ProgramEnvironment, command, kernel};
+use lab::machine::{MachineImage, VirtualMachine};
 use lab::nodes::{ExtraConfiguration, LabNodes};
 use lab::servers::SMB_PORT;
 use lab::topology::{LabSite, LabTopology, LinkArguments, OffloadMode};
@@ -67,8 +70,8 @@ const UPLOAD: &str = "upload.bin";
 /// takes ten minutes without nodes.
 const NT1: &str = "nt1.bin";
 const NT1_SHARE: u64 = 3;
-const SMALL: &str = "small";
-const SMALL_UPLOADS: &str = "small-uploads";
+pub(super) const SMALL: &str = "small";
+pub(super) const SMALL_UPLOADS: &str = "small-uploads";
 const DOCUMENTS: &str = "documents";
 
 /// One lane.
@@ -167,12 +170,24 @@ impl SmbLane {
         environment: &ProgramEnvironment,
         clients: Option<&ClientPython>,
     ) -> Result<Self> {
+        Self::create_serving(environment, clients, RequestsAtOnce::One)
+    }
+
+    /// Builds a lane as [`Self::create`] does, whose smbd takes this many requests at a time.
+    ///
+    /// # Errors
+    /// Fails as [`Self::create`] does.
+    pub(super) fn create_serving(
+        environment: &ProgramEnvironment,
+        clients: Option<&ClientPython>,
+        requests: RequestsAtOnce,
+    ) -> Result<Self> {
         let run = LabRun::create(environment)?;
         let logs = run.subdirectory("logs")?;
         let directory = run.subdirectory("smb-clients")?;
         let topology =
             LabTopology::create_with(&run, &[LabSite::Near, LabSite::Far], OffloadMode::Kept)?;
-        let server = SmbServer::start(&run, &topology, &logs)?;
+        let server = SmbServer::start(&run, &topology, &logs, requests)?;
         let nodes = LabNodes::prepare(&run, &topology, &logs)?;
         let lane = Self {
             nodes,
@@ -635,6 +650,66 @@ impl SmbLane {
     /// Directory for the clients' files.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Boots a virtual machine at the client's site.
+    ///
+    /// # Errors
+    /// Fails when the machine does not boot.
+    pub(super) fn boot_machine(&self, image: &MachineImage) -> Result<VirtualMachine> {
+        VirtualMachine::boot(&self.run, &self.topology, LabSite::Near, image, &self.logs)
+    }
+
+    /// Ends the node of a site as `kill -9` does.
+    ///
+    /// # Errors
+    /// Fails when it does not run.
+    pub(super) fn kill_node(&mut self, site: LabSite) -> Result<()> {
+        self.nodes.process(site)?.signal(ProcessSignal::Kill)
+    }
+
+    /// Waits until a node that was killed is back, and has its session.
+    ///
+    /// # Errors
+    /// Fails when its watchdog does not start it again.
+    pub(super) fn wait_for_nodes(&mut self, killed: LabSite) -> Result<()> {
+        self.nodes.forget_if_ended(killed);
+        self.nodes.wait_sessions()
+    }
+
+    /// Interrupts the link for a while.
+    ///
+    /// # Errors
+    /// Fails when the emulator does not run.
+    pub(super) fn interrupt_link(&self, span: Duration) -> Result<()> {
+        let emulator = self.emulator.as_ref().context("no link is there")?;
+        emulator.signal(ProcessSignal::Freeze)?;
+        std::thread::sleep(span);
+        emulator.signal(ProcessSignal::Thaw)
+    }
+
+    /// Empties the nodes' dictionaries.
+    ///
+    /// # Errors
+    /// Fails when a node does not do so.
+    pub(super) fn empty_dictionaries(&self) -> Result<()> {
+        self.nodes.empty_dictionaries()
+    }
+
+    /// Starts captures of SMB at the client's and the server's host, into files of a directory whose
+    /// names begin with `stem`.
+    ///
+    /// # Errors
+    /// Fails when tcpdump does not start.
+    pub(super) fn capture_smb(&self, directory: &Path, stem: &str) -> Result<Vec<SmbCapture>> {
+        fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+        [LabSite::Near, LabSite::Far]
+            .into_iter()
+            .map(|site| {
+                let file = directory.join(format!("{stem}_{}.pcap", site.host()));
+                SmbCapture::start(&self.run, &self.topology, &self.logs, site, file)
+            })
+            .collect()
     }
 
     fn clients(&self) -> Result<&ClientPython> {
