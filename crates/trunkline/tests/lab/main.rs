@@ -20,6 +20,7 @@ mod failures;
 mod full_disk;
 mod http;
 mod https;
+mod kernel_smb;
 mod leftovers;
 mod many;
 mod mapi;
