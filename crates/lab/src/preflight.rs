@@ -40,7 +40,7 @@ pub enum CaptureMode {
 }
 
 /// Debian's package for each program the lab may need.
-const PACKAGES: [(&str, &str); 16] = [
+const PACKAGES: [(&str, &str); 17] = [
     ("ip", "iproute2"),
     ("ss", "iproute2"),
     ("tc", "iproute2"),

@@ -10,7 +10,7 @@ use host::progress::SilentProgress;
 use lab::machine::{self, MachineImage};
 use lab::servers::ServerKind;
 
-use crate::setting::{environment, turn};
+use crate::setting::{environment, shared_turn};
 
 /// The project's cache directory, as `scripts/install.sh` and the binary name it.
 fn cache() -> PathBuf {
@@ -24,7 +24,7 @@ fn cache() -> PathBuf {
 /// Everything that works directly works through nodes, and nothing that fsync confirmed is lost when a
 /// node is killed.
 fn pass_through(mounts: &[(KernelDialect, KernelProtection)]) {
-    let Some(_turn) = turn("the kernel's SMB client", &[ServerKind::Smb]) else {
+    let Some(_turn) = shared_turn("the kernel's SMB client", &[ServerKind::Smb]) else {
         return;
     };
     if command::find(machine::PROGRAM).is_none() {
