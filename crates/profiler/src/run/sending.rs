@@ -84,6 +84,10 @@ impl SenderTask<'_> {
             if batch.packets.is_empty() {
                 match next {
                     Some(at) => self.wait(at.since(now)),
+                    // An arrival may still bring a packet; there is none once all have their record.
+                    None if self.is_closed_loop && !self.shared.machine().is_finished() => {
+                        thread::sleep(CLOSED_LOOP_WAIT);
+                    }
                     None => return Ok(()),
                 }
                 continue;

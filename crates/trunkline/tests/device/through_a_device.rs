@@ -91,6 +91,22 @@ fn flows_of_all_ports_reach_theirs() {
 }
 
 #[test]
+fn endless_flows_end_with_their_pattern() {
+    let Some(stand) = DeviceStand::new("endless_flows_end_with_their_pattern", 3) else {
+        return;
+    };
+    let device = stand.start(SLOW);
+    // The line takes 8 ms for a packet, so that nothing is left to send most of the time.
+    let tcp = r#"{ from = [0, 2], to = [1], flows = 4, duration = "1500ms",
+        pattern = { kind = "tcp", segment = "948B" } }"#;
+    let result = stand.measure(&plan(tcp), None).unwrap();
+    assert_eq!(result.failure, None);
+    let summary = result.runs[0].outcome.summary;
+    assert!(summary.delivered >= 50, "{:#}", report::document(&result));
+    drop(device);
+}
+
+#[test]
 fn deleted_interface_ends_the_device() {
     let Some(stand) = DeviceStand::new("deleted_interface_ends_the_device", 3) else {
         return;
