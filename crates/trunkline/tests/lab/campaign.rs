@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lab::servers::ServerKind;
 use serde_json::Value;
 
-use crate::setting::{mailbox_python, turn};
+use crate::setting::{mailbox_python, smb_python, turn};
 
 const PLAN: &str = r#"
 title = "A small campaign"
@@ -27,8 +27,20 @@ one_way_delays = ["0s", "10ms"]
 modes = ["baseline", "transport", "application"]
 
 [[group]]
-protocol = "FTP"
+protocol = "FTP-up"
 workload = "ftp-upload"
+links = ["branch"]
+modes = ["baseline"]
+
+[[group]]
+protocol = "FTP-down"
+workload = "ftp-download"
+links = ["branch"]
+modes = ["baseline"]
+
+[[group]]
+protocol = "CIFS-up"
+workload = "smb-upload"
 links = ["branch"]
 modes = ["baseline"]
 
@@ -40,6 +52,23 @@ modes = ["baseline", "application"]
 caches = ["cold", "warm"]
 files = ["50K.doc", "50K.xls"]
 
+"#;
+
+/// Workloads of serial SMB clients, where their Python is installed.
+const SERIAL: &str = r#"
+[[group]]
+protocol = "CIFS-serial"
+workload = "smb-serial-download"
+links = ["branch"]
+modes = ["application"]
+
+[[group]]
+protocol = "CIFS-office"
+workload = "smb-office"
+links = ["branch"]
+modes = ["baseline"]
+caches = ["cold"]
+files = ["50K.doc"]
 "#;
 
 /// Attachments of a mailbox, where its Python is installed.
@@ -80,11 +109,20 @@ fn killed_campaign_continues_without_repeating() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let plan = directory.path().join("plan.toml");
     let kept = directory.path().join("kept");
+    let has_serial = smb_python().is_some();
     let has_mail = mailbox_python().is_some();
-    if !has_mail {
-        eprintln!("without a mailbox: no Python with impacket (scripts/install.sh test)");
+    let mut text = PLAN.to_owned();
+    for (is_there, group, package) in [
+        (has_serial, SERIAL, "smbprotocol"),
+        (has_mail, MAIL, "impacket"),
+    ] {
+        match is_there {
+            true => text += group,
+            false => {
+                eprintln!("not all is run: no Python with {package} (scripts/install.sh test)")
+            }
+        }
     }
-    let text = PLAN.to_owned() + if has_mail { MAIL } else { "" };
     std::fs::write(&plan, text).expect("the plan is written");
 
     let mut first = run(&plan, &kept)
@@ -111,13 +149,16 @@ fn killed_campaign_continues_without_repeating() {
     assert!(journal().starts_with(&before[..whole]));
     let document: Value = serde_json::from_slice(&second.stdout).expect("it writes JSON");
     let cells = document["cells"].as_array().expect("there are cells");
-    assert_eq!(cells.len(), if has_mail { 14 } else { 10 });
+    let expected = 12 + 2 * usize::from(has_serial) + 4 * usize::from(has_mail);
+    assert_eq!(cells.len(), expected);
     for cell in cells {
         assert_eq!(cell["status"], "measured", "{cell}");
         assert!(cell["throughput_kB_s"].is_f64(), "{cell}");
         assert_eq!(cell["identical"], true, "{cell}");
     }
-    assert_eq!(document["rows"].as_array().map(Vec::len), Some(2));
+    // Two files over SMB, and a document.
+    let rows = 2 + usize::from(has_serial);
+    assert_eq!(document["rows"].as_array().map(Vec::len), Some(rows));
     // Nothing is measured twice but series that were not clean.
     let attempts = document["attempts"].as_u64().expect("attempts are counted");
     assert_eq!(attempts + 1, journal().lines().count() as u64);

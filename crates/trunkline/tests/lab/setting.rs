@@ -107,13 +107,20 @@ fn take(test: &str, kinds: &[ServerKind], places: usize) -> Option<TestTurn> {
     None
 }
 
-/// The Python that scripts/install.sh makes, if it is there.
+/// The Python with impacket that scripts/install.sh makes, if it is there.
 pub(crate) fn mailbox_python() -> Option<PathBuf> {
-    let named = std::env::var_os("TRUNKLINE_MAILBOX_PYTHON").map(PathBuf::from);
-    let cache = std::env::var_os("TRUNKLINE_CACHE")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/trunkline")));
-    let python = named.or_else(|| Some(cache?.join("mailbox/bin/python3")))?;
+    installed_python("TRUNKLINE_MAILBOX_PYTHON", "mailbox")
+}
+
+/// The Python with smbprotocol that scripts/install.sh makes, if it is there.
+pub(crate) fn smb_python() -> Option<PathBuf> {
+    installed_python("TRUNKLINE_SMB_PYTHON", "smb-clients")
+}
+
+fn installed_python(variable: &str, directory: &str) -> Option<PathBuf> {
+    let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let cache = path("TRUNKLINE_CACHE").or_else(|| Some(path("HOME")?.join(".cache/trunkline")));
+    let python = path(variable).or_else(|| Some(cache?.join(directory).join("bin/python3")))?;
     python.exists().then_some(python)
 }
 

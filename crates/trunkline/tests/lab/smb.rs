@@ -2,7 +2,6 @@
 //! clients.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::Command;
 
 use bench::smb::kerberos::{self, KerberosTestBed};
@@ -12,7 +11,7 @@ use host::command;
 use lab::servers::ServerKind;
 use serde_json::Value;
 
-use crate::setting::{environment, shared_turn};
+use crate::setting::{environment, shared_turn, smb_python};
 
 /// Tells whether this machine has a program; if not, prints what is left out.
 fn has(program: &str, package: &str) -> bool {
@@ -283,7 +282,7 @@ fn own_client_accepts_signed_encrypted_and_leased_answers() {
     let Some(_turn) = shared_turn("protected sessions, smbprotocol", &[ServerKind::Smb]) else {
         return;
     };
-    let Some(python) = python() else {
+    let Some(python) = smb_python() else {
         eprintln!("not run: no Python with smbprotocol (scripts/install.sh test)");
         return;
     };
@@ -345,20 +344,10 @@ fn kerberos_sessions_are_accelerated_with_the_service_keytab() {
     assert!(logs.contains("read the keytab again") && !logs.contains("LAB.TEST"));
 }
 
-/// The Python that scripts/install.sh makes, if it is there.
-fn python() -> Option<PathBuf> {
-    let named = std::env::var_os("TRUNKLINE_SMB_PYTHON").map(PathBuf::from);
-    let cache = std::env::var_os("TRUNKLINE_CACHE")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/trunkline")));
-    let python = named.or_else(|| Some(cache?.join("smb-clients/bin/python3")))?;
-    python.exists().then_some(python)
-}
-
 /// Results of the cells with these names, which must all be measured; `None` without the Python
 /// that their clients need.
 fn bench(names: &str) -> Option<Vec<Value>> {
-    let Some(python) = python() else {
+    let Some(python) = smb_python() else {
         eprintln!("not run: no Python with smbprotocol (scripts/install.sh test)");
         return None;
     };
