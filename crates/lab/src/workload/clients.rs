@@ -295,7 +295,18 @@ fn curl() -> Command {
 fn smbclient(script: &str) -> Command {
     let mut smbclient = command::new("smbclient");
     let share = format!("//{}/{SMB_SHARE}", LabSite::Far.host_address());
-    smbclient.args([&share, "-N", "-s", "/dev/null", "-c", script]);
+    // By default it gives up a READ after 20 s, and asks for a whole file of 5 MB at once.
+    let patience = CLIENT_LIMIT.as_secs().to_string();
+    smbclient.args([
+        &share,
+        "-N",
+        "-s",
+        "/dev/null",
+        "-t",
+        &patience,
+        "-c",
+        script,
+    ]);
     smbclient
 }
 
