@@ -47,7 +47,12 @@ impl SharedState for MapiState {
             return Box::new(EndpointWatch::new(half, server.ip(), learnt));
         }
         let may_store = self.settings.may_store_decrypted;
-        let place = SessionPlace::new(self.sessions.clone(), context.flow, server.ip());
+        let place = SessionPlace::new(
+            self.sessions.clone(),
+            context.flow,
+            context.client.ip(),
+            server.ip(),
+        );
         match half {
             WanEnd::Near => Box::new(MapiNearHalf::new(may_store)),
             WanEnd::Far if !self.settings.is_on => Box::new(MapiFarHalf::switched_off(place)),

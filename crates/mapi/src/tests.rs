@@ -36,7 +36,7 @@ const OTHER: [u8; 16] = [9; 16];
 
 fn place() -> SessionPlace {
     let table = SharedHandle::new(SessionTable::default());
-    SessionPlace::new(table, 1, [198, 18, 2, 2].into())
+    SessionPlace::new(table, 1, [198, 18, 1, 2].into(), [198, 18, 2, 2].into())
 }
 
 /// One end of the WAN: a half, or nothing after it was let go.

@@ -2,13 +2,14 @@
 
 use accelerate::shared::SharedHandle;
 use bytes::Bytes;
-use vocab::{FlowSegment, Time};
+use vocab::{FlowSegment, SegmentKind, Time};
 
 use super::buffer::RopBuffer;
 use super::request::read_requests;
 use super::response::read_responses;
 use super::tactics::{
     CallOutcome, FarOutput, NearOutput, SessionPlace, SessionTable, TacticsFar, TacticsNear,
+    samples::frames as frame_samples,
 };
 use crate::emsmdb::rpc::{CHAIN, RequestEnvelope, RpcRequest, RpcResponse};
 use crate::emsmdb::{ContextHandle, ExtendedFlags, PlainBuffer, connect, lz77, opnum};
@@ -94,56 +95,149 @@ pub fn lists(bytes: &[u8]) {
     assert!(end <= answered.rops.len());
 }
 
-/// Bytes as calls of a client, answers of a server and segments between both machines.
+/// A connection whose machines are fuzzed.
+struct FuzzedConnection {
+    near: TacticsNear,
+    far: TacticsFar,
+    /// Calls that are at the server.
+    at_server: usize,
+}
+
+impl FuzzedConnection {
+    fn new(table: &SharedHandle<SessionTable>, flow: u64) -> Self {
+        let (client, server) = ([198, 18, 1, 2].into(), [198, 18, 2, 2].into());
+        let place = SessionPlace::new(table.clone(), flow, client, server);
+        Self {
+            near: TacticsNear::new(true),
+            far: TacticsFar::new(true, place),
+            at_server: 0,
+        }
+    }
+
+    fn input(&mut self, step: u8, piece: Bytes) {
+        match step % 8 {
+            0 => self
+                .near
+                .call(Time::ZERO, u64::from(step), opnum::RPC, piece),
+            1 => self
+                .near
+                .call(Time::ZERO, u64::from(step), opnum::RPC_EXT2, piece),
+            2 => self
+                .near
+                .call(Time::ZERO, u64::from(step), u16::from(step / 8 % 16), piece),
+            3 | 4 if self.at_server > 0 => {
+                self.at_server -= 1;
+                self.far.answered(Time::ZERO, CallOutcome::Response(piece));
+            }
+            5 if self.at_server > 0 => {
+                self.at_server -= 1;
+                self.far
+                    .answered(Time::ZERO, CallOutcome::Fault(u32::from(step)));
+            }
+            6 => self.near.segment(Time::ZERO, segment(step, piece)),
+            7 => self.far.segment(Time::ZERO, segment(step, piece)),
+            _ => {}
+        }
+    }
+
+    /// Handles the next output; false if there is none.
+    fn drain(&mut self) -> bool {
+        if let Some(output) = self.near.poll_output() {
+            if let NearOutput::ToFar(segment) = output {
+                self.far.segment(Time::ZERO, segment);
+            }
+            return true;
+        }
+        match self.far.poll_output() {
+            Some(FarOutput::ToNear(segment)) => self.near.segment(Time::ZERO, segment),
+            Some(FarOutput::Call { .. }) => self.at_server += 1,
+            Some(FarOutput::Close) => {}
+            None => return false,
+        }
+        true
+    }
+}
+
+/// Bytes as calls of a client, answers of a server and segments between both machines, in two
+/// connections. A step of 128 or more is for the second one.
 ///
 /// # Panics
 /// When a machine does not come to rest.
 pub fn machines(bytes: &[u8]) {
-    let mut near = TacticsNear::new(true);
     let table = SharedHandle::new(SessionTable::default());
-    let place = SessionPlace::new(table, 1, [198, 18, 2, 2].into());
-    let mut far = TacticsFar::new(true, place);
+    let mut connections = [0, 1].map(|flow| FuzzedConnection::new(&table, flow));
     let mut rest = bytes;
-    let mut waiting = Vec::new();
     while let Some((head, more)) = rest.split_first_chunk::<3>() {
         let [step, high, low] = *head;
         let length = usize::from(u16::from_be_bytes([high, low])).min(more.len());
         let (piece, behind) = more.split_at(length);
         rest = behind;
-        let piece = Bytes::copy_from_slice(piece);
-        match step % 8 {
-            0 => near.call(Time::ZERO, u64::from(step), opnum::RPC, piece),
-            1 => near.call(Time::ZERO, u64::from(step), opnum::RPC_EXT2, piece),
-            2 => near.call(Time::ZERO, u64::from(step), u16::from(step / 8), piece),
-            3 | 4 if waiting.pop().is_some() => {
-                far.answered(Time::ZERO, CallOutcome::Response(piece));
-            }
-            5 if waiting.pop().is_some() => {
-                far.answered(Time::ZERO, CallOutcome::Fault(u32::from(step)));
-            }
-            6 => near.segment(Time::ZERO, segment(step, piece)),
-            7 => far.segment(Time::ZERO, segment(step, piece)),
-            _ => {}
-        }
+        connections[usize::from(step >= SECOND)].input(step, Bytes::copy_from_slice(piece));
+        let mut is_at_rest = false;
         for _ in 0..MOST_OUTPUTS {
-            if let Some(output) = near.poll_output() {
-                if let NearOutput::ToFar(segment) = output {
-                    far.segment(Time::ZERO, segment);
-                }
-                continue;
+            let drained = connections.each_mut().map(FuzzedConnection::drain);
+            let woken = table.with(SessionTable::poll_wake);
+            if let Some(flow) = woken {
+                connections[flow as usize].far.woken(Time::ZERO);
             }
-            match far.poll_output() {
-                Some(FarOutput::ToNear(segment)) => near.segment(Time::ZERO, segment),
-                Some(FarOutput::Call { .. }) => waiting.push(()),
-                Some(FarOutput::Close) => {}
-                None => break,
+            if woken.is_none() && !drained.contains(&true) {
+                is_at_rest = true;
+                break;
             }
         }
-        assert!(
-            near.poll_output().is_none(),
-            "the machines do not come to rest"
-        );
+        assert!(is_at_rest, "the machines do not come to rest");
     }
+}
+
+/// The first step of the second connection.
+const SECOND: u8 = 128;
+
+/// Good inputs for [`machines`]: a name, and the steps.
+#[must_use]
+pub fn machine_samples() -> Vec<(&'static str, Vec<u8>)> {
+    const NAMES: [[&str; 3]; 2] = [
+        ["xp", "xp-two-connections", "xp-all-frames"],
+        [
+            "extended",
+            "extended-two-connections",
+            "extended-all-frames",
+        ],
+    ];
+    let mut found = Vec::new();
+    for ([one, two, all], (opnum, request, response)) in NAMES.into_iter().zip(samples()) {
+        let call = u8::from(opnum == opnum::RPC_EXT2);
+        let once = [steps(call, &request), steps(3, &response)].concat();
+        found.push((one, once.repeat(2)));
+        let second = [steps(SECOND | call, &request), steps(SECOND | 3, &response)].concat();
+        found.push((two, [&once[..], &second, &once, &second].concat()));
+        let asked = RpcRequest::read(opnum, &request).expect("a good input");
+        let answered = RpcResponse::read(opnum, &response).expect("a good input");
+        let mut together = once.clone();
+        for sample in frame_samples(&asked, &answered) {
+            let frames = sample.segments.iter().flat_map(|segment| {
+                let kind = match segment.kind {
+                    SegmentKind::Frame => 0,
+                    SegmentKind::Control => 1,
+                    SegmentKind::Payload => 2,
+                };
+                let half = if sample.is_for_near { 6 } else { 7 };
+                steps(kind * 8 + half, &segment.bytes)
+            });
+            let frames: Vec<u8> = frames.collect();
+            if opnum == opnum::RPC_EXT2 {
+                found.push((sample.name, [&once[..], &frames, &once].concat()));
+            }
+            together.extend(frames);
+            together.extend(&once);
+        }
+        found.push((all, together));
+    }
+    found
+}
+
+fn steps(step: u8, bytes: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(bytes.len()).expect("good inputs are small");
+    [&[step][..], &length.to_be_bytes(), bytes].concat()
 }
 
 fn segment(step: u8, bytes: Bytes) -> FlowSegment {

@@ -12,6 +12,9 @@
 //!
 //! A lane begins where a client reads by itself: at once for the data of an attachment or a body,
 //! for rows and for a transfer, and with the second request of the same bytes for other streams.
+//! If the client's earlier calls show that it reads, a lane begins before the first read.
+
+mod anticipation;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,12 +26,17 @@ use super::super::buffer::{NO_HANDLE, RopBuffer};
 use super::super::id;
 use super::super::request::{RequestDetail, RequestRop, read_requests};
 use super::super::response::{ResponseDetail, ResponseList, ResponseTail, read_responses};
+use super::history::{AnsweredCall, CallPosition};
 use super::message::{HalfMessage, LaneEnd, LaneId, MessageReader, WriterKind};
 use super::objects::{ObjectRole, ServerObjects, is_clean};
 use super::sessions::{SessionPlace, SessionUse};
-use super::{CALL_FAILED, CONTEXTS_MAX, CallOutcome, HANDLES_MAX, LANE_FIRST, LANE_MAX, LANES_MAX};
+use super::{
+    CALL_FAILED, CONTEXTS_MAX, CallOutcome, HANDLES_MAX, LANE_FIRST, LANE_MAX, LANES_MAX,
+    SCRIPT_HANDLE,
+};
 use crate::emsmdb::rpc::{CHAIN, NO_COMPRESSION, RequestEnvelope, RpcRequest, RpcResponse};
 use crate::emsmdb::{ContextHandle, ExtendedFlags, PlainBuffer, opnum, write_chain};
+use anticipation::{FarScript, ScriptStep};
 
 /// PidTagAttachDataBinary.
 const ATTACH_DATA: u32 = 0x3701_0102;
@@ -154,8 +162,8 @@ struct FarContext {
     lanes: BTreeMap<u32, FarLane>,
     /// The client's last read of one ROP, for streams that are read on at the second one.
     last_read: Option<Bytes>,
-    /// The form of the client's reads of attachments.
-    read_shape: Option<RpcRequest>,
+    /// The client's place among its calls.
+    position: CallPosition,
     /// Streams on which a lane ended early.
     rewound: BTreeSet<u32>,
     /// Objects that fail, with the error of the write that failed.
@@ -179,9 +187,9 @@ struct FarLane {
     template: RpcRequest,
     requests: Vec<RequestRop>,
     asked: RopBuffer,
-    /// For each answer that the client has not taken yet: the distance that it moved the cursor, and its
-    /// length in bytes.
-    amounts: VecDeque<(u64, u64)>,
+    /// The answers that the client has not taken yet.
+    amounts: VecDeque<LaneAmount>,
+    script: Option<FarScript>,
     delivered: u32,
     undelivered: u64,
     limit: u64,
@@ -194,6 +202,16 @@ struct FarLane {
     is_cancelled: bool,
 }
 
+/// An answer that the client has not taken yet.
+#[derive(Debug)]
+struct LaneAmount {
+    /// The distance that it moved the cursor.
+    moved: u64,
+    bytes: u64,
+    /// The call that it answers, in a script.
+    step: Option<ScriptStep>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FarLaneKind {
     /// The cursor behind the last answer.
@@ -202,6 +220,8 @@ enum FarLaneKind {
     },
     Table,
     Source,
+    /// Calls of several forms.
+    Script,
 }
 
 impl TacticsFar {
@@ -465,17 +485,15 @@ impl TacticsFar {
                 ends,
                 call: Some(WorkCall::Leave { context, events }),
             }),
-            HalfMessage::Delivered { lane, count } => {
-                if let Some(session) = self.contexts.get_mut(&lane.context) {
-                    session.delivered(lane, count);
-                }
-            }
+            HalfMessage::Delivered { lane, count } => self.delivered(lane, count),
             HalfMessage::Received { bytes } => self.pace.received(now, bytes),
             HalfMessage::StubAnswer { .. }
             | HalfMessage::BatchAnswer { .. }
             | HalfMessage::Promise { .. }
+            | HalfMessage::Follow { .. }
             | HalfMessage::Ahead { .. }
             | HalfMessage::Cancel { .. }
+            | HalfMessage::Revoke { .. }
             | HalfMessage::MayWrite { .. }
             | HalfMessage::MustForward { .. }
             | HalfMessage::Leave { .. }
@@ -684,12 +702,42 @@ impl TacticsFar {
         self.current = Some(CurrentCall::Releases { call, failed });
     }
 
+    /// The client has taken so many answers of a lane in all.
+    fn delivered(&mut self, id: LaneId, count: u32) {
+        let context = id.context;
+        let Some(session) = self.contexts.get_mut(&context) else {
+            return;
+        };
+        if let Some(lane) = session.lanes.get(&id.handle).filter(|lane| lane.id == id)
+            && lane.script.is_none()
+            && lane.delivered == 0
+            && count > 0
+        {
+            let (template, asked) = (lane.template.clone(), lane.asked.clone());
+            let requests = lane.requests.clone();
+            let call = AnsweredCall {
+                request: &template,
+                asked: &asked,
+                requests: &requests,
+                handles: &asked.handles,
+                succeeded: true,
+            };
+            self.client_called(context, &call);
+        }
+        let Some(session) = self.contexts.get_mut(&context) else {
+            return;
+        };
+        for step in session.delivered(id, count) {
+            self.step_taken(context, &step);
+        }
+    }
+
     /// Ends a lane, and moves the server's cursor back to where the client is.
     fn end_lane(&mut self, end: LaneEnd) {
+        self.delivered(end.lane, end.delivered);
         let Some(session) = self.contexts.get_mut(&end.lane.context) else {
             return;
         };
-        session.delivered(end.lane, end.delivered);
         let is_known = session
             .lanes
             .get(&end.lane.handle)
@@ -701,9 +749,17 @@ impl TacticsFar {
             .lanes
             .remove(&end.lane.handle)
             .expect("looked at above");
+        if lane.kind == FarLaneKind::Script {
+            let steps = lane.amounts.into_iter().filter_map(|amount| amount.step);
+            let steps = steps.collect();
+            return self.steps_declined(end.lane.context, steps);
+        }
+        if end.is_released {
+            return;
+        }
         session.rewound.insert(end.lane.handle);
-        let moved: u64 = lane.amounts.iter().map(|(moved, _)| moved).sum();
-        if end.is_released || (moved == 0 && !lane.is_lost) {
+        let moved: u64 = lane.amounts.iter().map(|amount| amount.moved).sum();
+        if moved == 0 && !lane.is_lost {
             return;
         }
         let Some(undo) = lane.undo(moved) else {
@@ -727,11 +783,11 @@ impl TacticsFar {
             self.close();
             return;
         };
+        // A release has no response.
+        let answered = requests.iter().filter(|one| one.id != id::RELEASE).count();
         let succeeded = answers.first().is_some_and(|answer| {
-            let list = read_responses(&requests, answer, |_| None);
-            list.responses
-                .first()
-                .is_some_and(|first| first.result == 0)
+            let responses = read_responses(&requests, answer, |_| None).responses;
+            responses.len() == answered && responses.iter().all(|one| one.result == 0)
         });
         if !succeeded {
             self.close();
@@ -770,6 +826,7 @@ impl TacticsFar {
             }
             if let Some(session) = self.contexts.get_mut(&request.context) {
                 session.objects.forget_all();
+                session.position.forget_call();
             }
             self.send(&HalfMessage::StubAnswer { call, outcome });
             return;
@@ -804,12 +861,15 @@ impl TacticsFar {
                     self.write_failed(call, request, &asked, &requests, result, events);
                 }
             }
+            if let Some(session) = self.contexts.get_mut(&request.context) {
+                session.position.forget_call();
+            }
             return;
         }
         for promise in promises {
             match promise {
                 LanePromise::Lane(handle, kind, template) => {
-                    self.promise(request.context, handle, kind, template);
+                    self.promise(request.context, handle, kind, template, LANE_FIRST);
                 }
                 LanePromise::Writes(handle, kind) => self.send(&HalfMessage::MayWrite {
                     context: request.context,
@@ -817,6 +877,20 @@ impl TacticsFar {
                     kind,
                 }),
             }
+        }
+        if let Some(answer) = answers.first().filter(|_| response.result == 0) {
+            let mut results = lists.iter().flat_map(|list| &list.responses);
+            self.client_called(
+                request.context,
+                &AnsweredCall {
+                    request,
+                    asked: &asked,
+                    requests: &requests,
+                    handles: &answer.handles,
+                    succeeded: is_clean(&lists) && results.all(|one| one.result == 0),
+                },
+            );
+            self.anticipate(request.context);
         }
         self.send(&HalfMessage::BatchAnswer {
             call,
@@ -829,6 +903,7 @@ impl TacticsFar {
         if let Some(session) = self.contexts.get_mut(&request.context) {
             session.objects.forget_all();
             session.writers.clear();
+            session.position.forget_call();
         }
         self.send(&HalfMessage::StubAnswer { call, outcome });
     }
@@ -864,15 +939,27 @@ impl TacticsFar {
         handle: u32,
         kind: FarLaneKind,
         template: RpcRequest,
+        limit: u64,
     ) {
-        let Some((asked, requests)) = read_batch(&template) else {
-            return;
-        };
-        let Some(session) = self.contexts.get_mut(&context) else {
-            return;
-        };
+        if let Some(lane) = self.new_lane(context, handle, kind, template.clone(), limit) {
+            let id = lane.id;
+            self.send(&HalfMessage::Promise { lane: id, template });
+        }
+    }
+
+    /// A lane that makes this request at the server, if there is room for one.
+    fn new_lane(
+        &mut self,
+        context: ContextHandle,
+        handle: u32,
+        kind: FarLaneKind,
+        template: RpcRequest,
+        limit: u64,
+    ) -> Option<&mut FarLane> {
+        let (asked, requests) = read_batch(&template)?;
+        let session = self.contexts.get_mut(&context)?;
         if session.lanes.len() >= LANES_MAX || session.lanes.contains_key(&handle) {
-            return;
+            return None;
         }
         let id = LaneId {
             context,
@@ -883,20 +970,20 @@ impl TacticsFar {
         let lane = FarLane {
             id,
             kind,
-            template: template.clone(),
+            template,
             requests,
             asked,
             amounts: VecDeque::new(),
+            script: None,
             delivered: 0,
             undelivered: 0,
-            limit: LANE_FIRST,
+            limit,
             expected: ANSWER_GUESS,
             is_over: false,
             is_lost: false,
             is_cancelled: false,
         };
-        session.lanes.insert(handle, lane);
-        self.send(&HalfMessage::Promise { lane: id, template });
+        Some(session.lanes.entry(handle).or_insert(lane))
     }
 
     /// Repeats the request of the next lane that has room.
@@ -907,12 +994,13 @@ impl TacticsFar {
         });
         let ready: Vec<_> = lanes.collect();
         let after = |lane: &&(ContextHandle, u32, u64)| Some((lane.0, lane.1)) > self.last_lane;
-        let Some((context, handle, expected)) =
-            ready.iter().find(after).or_else(|| ready.first()).copied()
-        else {
+        // The client may wait for a step, and its answer is small.
+        let script = ready.iter().find(|(_, handle, _)| *handle == SCRIPT_HANDLE);
+        let next = script.or_else(|| ready.iter().find(after));
+        let Some((context, handle, expected)) = next.or_else(|| ready.first()).copied() else {
             return false;
         };
-        if !self.pace.has_room(expected) {
+        if handle != SCRIPT_HANDLE && !self.pace.has_room(expected) {
             return false;
         }
         let Some(lane) = self
@@ -972,6 +1060,9 @@ impl TacticsFar {
         let mut lists = session
             .objects
             .observe(&lane.requests, &lane.asked, &answers);
+        if lane.kind == FarLaneKind::Script {
+            return self.step_answered(context, response, &answers, lists);
+        }
         let moved = moved_by(&lists);
         lane.is_lost |= !is_clean(&lists);
         lane.is_over = lane.is_lost || lane.is_cancelled || is_last(&lists);
@@ -980,7 +1071,11 @@ impl TacticsFar {
         }
         let (response, own) = without_events(response, &answers, &mut lists);
         let bytes = length_of(&response.buffers) as u64;
-        lane.amounts.push_back((moved, bytes));
+        lane.amounts.push_back(LaneAmount {
+            moved,
+            bytes,
+            step: None,
+        });
         lane.undelivered += bytes;
         lane.expected = bytes;
         let is_last = lane.is_over;
@@ -1006,21 +1101,26 @@ enum LanePromise {
 struct UnreadableBatch;
 
 impl FarContext {
-    fn delivered(&mut self, id: LaneId, count: u32) {
+    /// The client has taken so many answers of a lane in all. Returns the steps that they are of, if
+    /// it is a script.
+    fn delivered(&mut self, id: LaneId, count: u32) -> Vec<ScriptStep> {
+        let mut steps = Vec::new();
         let Some(lane) = self.lanes.get_mut(&id.handle).filter(|lane| lane.id == id) else {
-            return;
+            return steps;
         };
         while lane.delivered != count {
-            let Some((_, bytes)) = lane.amounts.pop_front() else {
+            let Some(amount) = lane.amounts.pop_front() else {
                 break;
             };
             lane.delivered = lane.delivered.wrapping_add(1);
-            lane.undelivered -= bytes;
+            lane.undelivered -= amount.bytes;
             lane.limit = (lane.limit * 2).min(LANE_MAX);
+            steps.extend(amount.step);
         }
         if lane.is_over && lane.amounts.is_empty() && !lane.is_lost {
             self.lanes.remove(&id.handle);
         }
+        steps
     }
 
     /// The events that the client gets next. While the session leaves this connection, events wait
@@ -1104,17 +1204,6 @@ impl FarContext {
                         promises.push(LanePromise::Writes(handle, WriterKind::Stream));
                     }
                 }
-                RequestDetail::OpenStream {
-                    tag: ATTACH_DATA, ..
-                } => {
-                    let reads_it = last.id == id::READ_STREAM;
-                    if let Some(shape) = self.read_shape.as_ref().filter(|_| !reads_it)
-                        && let Some(template) = with_handle(shape, request.context, handle)
-                    {
-                        let kind = FarLaneKind::Stream { position: 0 };
-                        promises.push(LanePromise::Lane(handle, kind, template));
-                    }
-                }
                 RequestDetail::Data { length, .. } if one.id == id::DESTINATION_PUT_BUFFER => {
                     let status = put_status(answer, &responses, place, length);
                     let is_known = self.objects.items_around(handle).is_some();
@@ -1167,9 +1256,6 @@ impl FarContext {
                 else {
                     return None;
                 };
-                if tag == ATTACH_DATA && template.buffers.len() == 1 {
-                    self.read_shape = Some(template.clone());
-                }
                 let is_content = tag == ATTACH_DATA || BODIES.contains(&tag);
                 let begins = is_content && !self.rewound.contains(&handle);
                 (length > 0 && (begins || is_second)).then_some(FarLaneKind::Stream { position })
@@ -1188,7 +1274,11 @@ impl FarContext {
 
 impl FarLane {
     fn has_room(&self) -> bool {
-        !self.is_over && !self.is_cancelled && self.undelivered < self.limit
+        let is_wanted = match &self.script {
+            Some(script) => script.has_promised(),
+            None => self.undelivered < self.limit,
+        };
+        is_wanted && !self.is_over && !self.is_cancelled
     }
 
     /// The call that moves the cursor back by so much.
@@ -1209,7 +1299,7 @@ impl FarLane {
                 rops.put_i32_le(-i32::try_from(moved).ok()?);
                 rops.put_u8(0);
             }
-            FarLaneKind::Source => return None,
+            FarLaneKind::Source | FarLaneKind::Script => return None,
         }
         let buffer = RopBuffer {
             rops: rops.freeze(),
@@ -1320,19 +1410,6 @@ fn repeated(
         handles: vec![handle],
     };
     Some(with_buffer(request, &buffer))
-}
-
-/// A request like `shape`, a batch of one ROP, for another object.
-fn with_handle(shape: &RpcRequest, context: ContextHandle, handle: u32) -> Option<RpcRequest> {
-    let (mut buffer, requests) = read_batch(shape)?;
-    let index = usize::from(requests.first()?.index);
-    if buffer.handles.len() != 1 || index != 0 {
-        return None;
-    }
-    buffer.handles[0] = handle;
-    let mut request = with_buffer(shape, &buffer);
-    request.context = context;
-    Some(request)
 }
 
 /// Takes the events behind the last buffer's responses out of an answer.

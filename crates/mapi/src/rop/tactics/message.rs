@@ -43,6 +43,8 @@ const MAY_WRITE: u8 = 54;
 const MUST_FORWARD: u8 = 55;
 const CONFIRMED: u8 = 56;
 const LEAVE: u8 = 57;
+const FOLLOW: u8 = 58;
+const REVOKE: u8 = 59;
 
 /// A frame that the other machine cannot have sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -121,6 +123,8 @@ pub(super) enum HalfMessage {
     },
     /// Answers to this request will be sent ahead.
     Promise { lane: LaneId, template: RpcRequest },
+    /// The request behind the last one of a script.
+    Follow { lane: LaneId, template: RpcRequest },
     /// The next answer of a lane.
     Ahead {
         lane: LaneId,
@@ -130,6 +134,8 @@ pub(super) enum HalfMessage {
     },
     /// The lane sends no more, and what it sent stays valid.
     Cancel { lane: LaneId },
+    /// The lane is of an object that the client has never known, and which is released.
+    Revoke { lane: LaneId },
     /// Writes on this object may be answered.
     MayWrite {
         context: ContextHandle,
@@ -253,6 +259,11 @@ impl BodyWriter {
                 self.request(template);
                 PROMISE
             }
+            HalfMessage::Follow { lane, template } => {
+                self.lane(*lane);
+                self.request(template);
+                FOLLOW
+            }
             HalfMessage::Ahead {
                 lane,
                 is_last,
@@ -268,6 +279,10 @@ impl BodyWriter {
             HalfMessage::Cancel { lane } => {
                 self.lane(*lane);
                 CANCEL
+            }
+            HalfMessage::Revoke { lane } => {
+                self.lane(*lane);
+                REVOKE
             }
             HalfMessage::MayWrite {
                 context,
@@ -543,6 +558,10 @@ impl BodyReader<'_> {
                 lane: self.lane()?,
                 template: self.request()?,
             },
+            FOLLOW => HalfMessage::Follow {
+                lane: self.lane()?,
+                template: self.request()?,
+            },
             AHEAD => HalfMessage::Ahead {
                 lane: self.lane()?,
                 is_last: self.flag()?,
@@ -550,6 +569,7 @@ impl BodyReader<'_> {
                 response: self.response()?,
             },
             CANCEL => HalfMessage::Cancel { lane: self.lane()? },
+            REVOKE => HalfMessage::Revoke { lane: self.lane()? },
             MAY_WRITE => HalfMessage::MayWrite {
                 context: self.context()?,
                 handle: self.fields.u32()?,

@@ -3,7 +3,8 @@
 //! ```text
 //!  client call ─► TacticsNear ─ Stub, Batch, Delivered, Received, Declined, Left ─► TacticsFar ─► server call
 //!  answer     ◄─             ◄─ StubAnswer, BatchAnswer, Confirmed               ─            ◄─ answer
-//!                            ◄─ Promise, Ahead, Cancel, MayWrite, Leave          ─
+//!                            ◄─ Promise, Follow, Ahead, Cancel, Revoke           ─
+//!                            ◄─ MayWrite, MustForward, Leave                     ─
 //! ```
 //! - **Lanes** read ahead. A client reads a stream, the rows of a table and a fast transfer by the
 //!   same request again and again. The far machine repeats that request at the server and sends the
@@ -12,6 +13,9 @@
 //!   object, the far machine first moves the server's cursor back over the answers that the client
 //!   did not take. A fast transfer has no way back: its answers are kept until the client takes
 //!   them.
+//! - **Scripts** are lanes with a request of their own for each answer: the calls that this client
+//!   usually makes behind the one that it made, such as those that open an attachment
+//!   (`far/anticipation.rs`, [`history`]).
 //! - **Write-behind** answers RopWriteStream and RopFastTransferDestinationPutBuffer at once. If
 //!   the server refuses one of them, every later ROP on that object and on the objects around it
 //!   (Commit, SaveChanges) fails with the server's error.
@@ -26,9 +30,12 @@
 //! server at a time, and prefers the client's calls to its own.
 
 mod far;
+mod history;
 mod message;
 mod near;
 mod objects;
+#[cfg(any(test, feature = "testing"))]
+pub mod samples;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -38,6 +45,8 @@ pub use near::{NearOutput, TacticsNear};
 pub use sessions::{SessionPlace, SessionTable};
 
 use bytes::Bytes;
+
+use super::buffer::NO_HANDLE;
 
 /// The result of a call at the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +66,8 @@ const LANE_FIRST: u64 = 256 << 10;
 const LANES_MAX: usize = 8;
 /// The most bytes that were written by the client and not yet confirmed by the server.
 const WRITE_BEHIND_MAX: usize = 8 << 20;
+/// The handle in the name of a script, which belongs to a session and to no object.
+const SCRIPT_HANDLE: u32 = NO_HANDLE;
 /// Sessions of one connection that tactics follow. Clients open a few.
 const CONTEXTS_MAX: usize = 64;
 /// Calls of one session that wait for their turn. A client without multiplexing has one.

@@ -10,6 +10,7 @@
 //! ROPs that cannot be read ends all of them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use vocab::{FlowSegment, Time};
@@ -18,7 +19,7 @@ use super::super::buffer::{RopBuffer, SIZE_FIELD};
 use super::super::id;
 use super::super::request::{RequestDetail, RequestRop, read_requests};
 use super::message::{HalfMessage, LaneEnd, LaneId, MessageError, MessageReader, WriterKind};
-use super::{CONTEXTS_MAX, CallOutcome, HANDLES_MAX, QUEUED_MAX, WRITE_BEHIND_MAX};
+use super::{CONTEXTS_MAX, CallOutcome, HANDLES_MAX, QUEUED_MAX, SCRIPT_HANDLE, WRITE_BEHIND_MAX};
 use crate::emsmdb::rpc::{RpcRequest, RpcResponse};
 use crate::emsmdb::{ContextHandle, PlainBuffer, opnum};
 
@@ -28,6 +29,11 @@ const EXTENDED_HEADER: usize = 8;
 const BUFFER_MAX: usize = 0x7fff;
 /// Events that wait for an answer with room. More of them end the connection.
 const EVENTS_MAX: usize = 4096;
+/// Requests of a script that wait for their answers. The far machine promises one after the other.
+const PROMISED_MAX: usize = 64;
+/// The age at which an answer of a script is out of date. A program makes the calls of one action
+/// without a pause; a user who thinks in between gets the server's present answer.
+const SCRIPT_AGE_MAX: Duration = Duration::from_secs(5);
 /// TransferStatus of a transfer with more to come.
 const STATUS_PARTIAL: u16 = 1;
 
@@ -51,6 +57,7 @@ pub enum NearOutput {
 #[derive(Debug, Default)]
 pub struct TacticsNear {
     may_store: bool,
+    now: Time,
     contexts: BTreeMap<ContextHandle, NearContext>,
     reader: MessageReader,
     /// Calls that the far machine has.
@@ -145,13 +152,15 @@ enum LaneKind {
     Stream,
     Table,
     Source,
+    Script,
 }
 
 #[derive(Debug)]
 struct NearLane {
     id: LaneId,
     kind: LaneKind,
-    template: RpcRequest,
+    /// The request of every answer; the requests of the next answers in a script.
+    requests: VecDeque<RpcRequest>,
     answers: VecDeque<LaneAnswer>,
     delivered: u32,
     is_over: bool,
@@ -160,6 +169,7 @@ struct NearLane {
 #[derive(Debug)]
 struct LaneAnswer {
     response: RpcResponse,
+    arrived: Time,
     /// The remaining pieces of a transfer that the client takes in other sizes than it first asked for.
     pieces: Option<VecDeque<TransferPiece>>,
 }
@@ -198,10 +208,11 @@ impl TacticsNear {
     }
 
     /// Takes a call of the client on the interface EMSMDB. `call` is any number of the half's.
-    pub fn call(&mut self, _now: Time, call: u64, opnum: u16, stub: Bytes) {
+    pub fn call(&mut self, now: Time, call: u64, opnum: u16, stub: Bytes) {
         if self.is_closed {
             return;
         }
+        self.now = now;
         let has_context = !matches!(opnum, opnum::CONNECT | opnum::CONNECT_EX | opnum::DUMMY);
         let context = has_context
             .then(|| ContextHandle::of_stub(&stub))
@@ -238,10 +249,11 @@ impl TacticsNear {
     }
 
     /// Takes a segment from the far machine.
-    pub fn segment(&mut self, _now: Time, segment: FlowSegment) {
+    pub fn segment(&mut self, now: Time, segment: FlowSegment) {
         if self.is_closed {
             return;
         }
+        self.now = now;
         let handled = match self.reader.segment(segment) {
             Ok(Some(message)) => self.message(message),
             Ok(None) => Ok(()),
@@ -331,6 +343,14 @@ impl TacticsNear {
                 self.served(Some(context));
             }
             HalfMessage::Promise { lane, template } => self.promised(lane, template)?,
+            HalfMessage::Follow { lane, template } => {
+                if let Some(script) = self.lane(lane).filter(|of| of.kind == LaneKind::Script) {
+                    if script.requests.len() >= PROMISED_MAX {
+                        return Err(MessageError);
+                    }
+                    script.requests.push_back(template);
+                }
+            }
             HalfMessage::Ahead {
                 lane,
                 is_last,
@@ -342,6 +362,15 @@ impl TacticsNear {
                     known.is_over = true;
                 }
                 self.lane_changed(lane);
+            }
+            HalfMessage::Revoke { lane } => {
+                if self.lane(lane).is_some()
+                    && let Some(session) = self.contexts.get_mut(&lane.context)
+                {
+                    session.lanes.remove(&lane.handle);
+                    session.stop_waiting_for_ended_lane();
+                    self.proceed(lane.context);
+                }
             }
             HalfMessage::MayWrite {
                 context,
@@ -393,7 +422,7 @@ impl TacticsNear {
             }
             session.writers.clear();
             let ended = session.end_lanes(|lane| match lane.kind {
-                LaneKind::Stream | LaneKind::Table => LaneEffect::Rewind,
+                LaneKind::Stream | LaneKind::Table | LaneKind::Script => LaneEffect::Rewind,
                 LaneKind::Source => LaneEffect::None,
             });
             ends = ended.unwrap_or_default();
@@ -428,11 +457,9 @@ impl TacticsNear {
     }
 
     fn promised(&mut self, id: LaneId, template: RpcRequest) -> Result<(), MessageError> {
-        let kind = match template
-            .buffers
-            .first()
-            .and_then(|one| one.bytes.get(SIZE_FIELD))
-        {
+        let first = template.buffers.first();
+        let kind = match first.and_then(|one| one.bytes.get(SIZE_FIELD)) {
+            _ if id.handle == SCRIPT_HANDLE => LaneKind::Script,
             Some(&id::READ_STREAM) => LaneKind::Stream,
             Some(&id::QUERY_ROWS) => LaneKind::Table,
             Some(&id::SOURCE_GET_BUFFER) => LaneKind::Source,
@@ -454,7 +481,7 @@ impl TacticsNear {
         let lane = NearLane {
             id,
             kind,
-            template,
+            requests: VecDeque::from([template]),
             answers: VecDeque::new(),
             delivered: 0,
             is_over: false,
@@ -466,10 +493,12 @@ impl TacticsNear {
     fn arrived(&mut self, id: LaneId, is_last: bool, events: Bytes, response: RpcResponse) {
         self.received += length_of(&response.buffers) as u64;
         let bytes = self.received;
+        let arrived = self.now;
         self.send(&HalfMessage::Received { bytes });
         if let Some(lane) = self.lane(id) {
             lane.answers.push_back(LaneAnswer {
                 response,
+                arrived,
                 pieces: None,
             });
             lane.is_over = is_last;
@@ -491,7 +520,8 @@ impl TacticsNear {
         }
     }
 
-    /// Keeps events for the next answer. Rows that were read before an event may be out of date.
+    /// Keeps events for the next answer. Rows and objects that were read before an event may be out
+    /// of date.
     fn events(&mut self, context: ContextHandle, events: Bytes) {
         if events.is_empty() {
             return;
@@ -505,7 +535,7 @@ impl TacticsNear {
             return;
         }
         let tables = session.end_lanes(|lane| match lane.kind {
-            LaneKind::Table => LaneEffect::Rewind,
+            LaneKind::Table | LaneKind::Script => LaneEffect::Rewind,
             LaneKind::Stream | LaneKind::Source => LaneEffect::None,
         });
         if let Ok(ends) = tables
@@ -517,6 +547,30 @@ impl TacticsNear {
             self.send(&HalfMessage::Declined { ends });
             self.proceed(context);
         }
+    }
+
+    /// Serves a call by the session's script. Any call but the next one of the script ends it.
+    fn take_step(&mut self, context: ContextHandle, queued: &QueuedCall) -> LocalAnswer {
+        let now = self.now;
+        let Some(session) = self.contexts.get_mut(&context) else {
+            return LocalAnswer::None;
+        };
+        let Some(script) = session.lanes.get_mut(&SCRIPT_HANDLE) else {
+            return LocalAnswer::None;
+        };
+        let taken = match &queued.batch {
+            Some(batch) => script.take_step(now, batch),
+            None => LocalAnswer::None,
+        };
+        if matches!(taken, LocalAnswer::None)
+            && let Ok(ends) = session.end_lanes(|lane| match lane.kind {
+                LaneKind::Script => LaneEffect::Rewind,
+                LaneKind::Stream | LaneKind::Table | LaneKind::Source => LaneEffect::None,
+            })
+        {
+            self.send(&HalfMessage::Declined { ends });
+        }
+        taken
     }
 
     /// Handles the calls of a session until one of them has to wait.
@@ -536,48 +590,45 @@ impl TacticsNear {
     }
 
     fn first_call(&mut self, context: ContextHandle, queued: QueuedCall) {
+        let step = self.take_step(context, &queued);
         let Some(session) = self.contexts.get_mut(&context) else {
             return;
         };
-        let only = queued.batch.as_ref().and_then(|batch| {
-            let only = batch.only()?;
-            Some((batch, only, batch.buffer.handle(only.index)?))
-        });
-        let wait = match only {
-            Some((batch, only, handle)) => match session.take(batch, only, handle) {
-                LocalAnswer::Answer(mut response) => {
-                    let delivered = session.delivered(handle);
-                    attach_events(
-                        &mut session.events,
-                        &mut response,
-                        batch.request.envelope.out_max(),
-                    );
+        let taken = match (step, &queued.batch) {
+            (LocalAnswer::None, Some(batch)) => session.take(batch),
+            (step, _) => step,
+        };
+        let wait = match (taken, &queued.batch) {
+            (LocalAnswer::Answer(mut response, handle), Some(batch)) => {
+                let delivered = session.delivered(handle);
+                if handle == SCRIPT_HANDLE {
+                    session.release_objects(batch);
+                }
+                let room = batch.request.envelope.out_max();
+                attach_events(&mut session.events, &mut response, room);
+                self.answered += 1;
+                self.answer(queued.call, CallOutcome::Response(response.write()));
+                if let Some((lane, count)) = delivered {
+                    self.send(&HalfMessage::Delivered { lane, count });
+                }
+                return;
+            }
+            (LocalAnswer::Wait(handle), _) => Some(NearWait::Lane(handle)),
+            (LocalAnswer::Write(mut response, length), Some(batch)) => {
+                let is_full = session.unconfirmed + length > WRITE_BEHIND_MAX;
+                if !is_full || session.unconfirmed == 0 {
+                    let room = batch.request.envelope.out_max();
+                    attach_events(&mut session.events, &mut response, room);
                     self.answered += 1;
                     self.answer(queued.call, CallOutcome::Response(response.write()));
-                    if let Some((lane, count)) = delivered {
-                        self.send(&HalfMessage::Delivered { lane, count });
-                    }
+                    self.forward(context, queued, Some(length));
                     return;
                 }
-                LocalAnswer::Wait => Some(NearWait::Lane(handle)),
-                LocalAnswer::Write(mut response, length) => {
-                    let is_full = session.unconfirmed + length > WRITE_BEHIND_MAX;
-                    if !is_full || session.unconfirmed == 0 {
-                        attach_events(
-                            &mut session.events,
-                            &mut response,
-                            batch.request.envelope.out_max(),
-                        );
-                        self.answered += 1;
-                        self.answer(queued.call, CallOutcome::Response(response.write()));
-                        self.forward(context, queued, Some(length));
-                        return;
-                    }
-                    Some(NearWait::Room)
-                }
-                LocalAnswer::None => None,
-            },
-            None => None,
+                Some(NearWait::Room)
+            }
+            (LocalAnswer::Answer(..) | LocalAnswer::Write(..), None) | (LocalAnswer::None, _) => {
+                None
+            }
         };
         match wait {
             Some(wait) => {
@@ -597,7 +648,7 @@ impl TacticsNear {
         let effects = match (&queued.batch, carries_rops) {
             (Some(batch), _) => session.end_lanes(|lane| effect(batch, lane)),
             (None, true) => session.end_lanes(|lane| match lane.kind {
-                LaneKind::Stream | LaneKind::Table => LaneEffect::Rewind,
+                LaneKind::Stream | LaneKind::Table | LaneKind::Script => LaneEffect::Rewind,
                 LaneKind::Source => LaneEffect::Conflict,
             }),
             (None, false) => Ok(Vec::new()),
@@ -685,10 +736,10 @@ impl TacticsNear {
 
 /// The way in which a call of one ROP is served.
 enum LocalAnswer {
-    /// By the lane's next answer.
-    Answer(RpcResponse),
-    /// By the lane's next answer, which is not here yet.
-    Wait,
+    /// By the next answer of the lane with this handle.
+    Answer(RpcResponse, u32),
+    /// By the next answer of this lane, which is not here yet.
+    Wait(u32),
     /// A write of so many bytes, by this answer.
     Write(RpcResponse, usize),
     /// By the server.
@@ -696,8 +747,14 @@ enum LocalAnswer {
 }
 
 impl NearContext {
-    /// Serves a call of one ROP on `handle`.
-    fn take(&mut self, batch: &ReadBatch, only: &RequestRop, handle: u32) -> LocalAnswer {
+    /// Serves a call of one ROP.
+    fn take(&mut self, batch: &ReadBatch) -> LocalAnswer {
+        let Some(only) = batch.only() else {
+            return LocalAnswer::None;
+        };
+        let Some(handle) = batch.buffer.handle(only.index) else {
+            return LocalAnswer::None;
+        };
         match (only.id, &only.detail) {
             (id::READ_STREAM | id::QUERY_ROWS | id::SOURCE_GET_BUFFER, _) => {
                 let Some(lane) = self.lanes.get_mut(&handle) else {
@@ -713,6 +770,17 @@ impl NearContext {
                 None => LocalAnswer::None,
             },
             _ => LocalAnswer::None,
+        }
+    }
+
+    /// The client releases objects with a call that was answered here.
+    fn release_objects(&mut self, batch: &ReadBatch) {
+        let requests = batch.requests.iter().flatten();
+        for release in requests.filter(|one| one.id == id::RELEASE) {
+            if let Some(handle) = batch.buffer.handle(release.index) {
+                self.writers.remove(&handle);
+                self.lanes.remove(&handle);
+            }
         }
     }
 
@@ -770,7 +838,7 @@ fn effect(batch: &ReadBatch, lane: &NearLane) -> LaneEffect {
     let handle = lane.id.handle;
     let Some(requests) = &batch.requests else {
         return match lane.kind {
-            LaneKind::Stream | LaneKind::Table => LaneEffect::Rewind,
+            LaneKind::Stream | LaneKind::Table | LaneKind::Script => LaneEffect::Rewind,
             LaneKind::Source if batch.buffer.handles.contains(&handle) => LaneEffect::Conflict,
             LaneKind::Source => LaneEffect::None,
         };
@@ -782,6 +850,7 @@ fn effect(batch: &ReadBatch, lane: &NearLane) -> LaneEffect {
     };
     for request in requests.iter().filter(touches) {
         match (lane.kind, request.id) {
+            (LaneKind::Script, _) => return LaneEffect::Rewind,
             (_, id::RELEASE) => return LaneEffect::Release,
             (LaneKind::Stream, id::GET_STREAM_SIZE) => {}
             (LaneKind::Source, _) => return LaneEffect::Conflict,
@@ -790,26 +859,51 @@ fn effect(batch: &ReadBatch, lane: &NearLane) -> LaneEffect {
     }
     let may_change = requests.iter().any(|request| !id::is_harmless(request.id));
     match lane.kind {
+        LaneKind::Script => LaneEffect::Rewind,
         LaneKind::Stream | LaneKind::Table if may_change => LaneEffect::Rewind,
         LaneKind::Stream | LaneKind::Table | LaneKind::Source => LaneEffect::None,
     }
 }
 
 impl NearLane {
+    /// True if the client's call is the request of the next answer.
+    fn is_next(&self, batch: &ReadBatch) -> bool {
+        self.requests.front().is_some_and(|request| {
+            request.envelope.is_like(&batch.request.envelope)
+                && request.buffers.first().map(|one| &one.bytes)
+                    == batch.request.buffers.first().map(|one| &one.bytes)
+        })
+    }
+
+    /// Serves a call by the next step of a script.
+    fn take_step(&mut self, now: Time, batch: &ReadBatch) -> LocalAnswer {
+        if !self.is_next(batch) {
+            return LocalAnswer::None;
+        }
+        match self.answers.pop_front() {
+            None => LocalAnswer::Wait(self.id.handle),
+            Some(answer) if now.since(answer.arrived) > SCRIPT_AGE_MAX => LocalAnswer::None,
+            Some(answer) => {
+                self.requests.pop_front();
+                self.delivered += 1;
+                LocalAnswer::Answer(answer.response, self.id.handle)
+            }
+        }
+    }
+
     fn take(&mut self, batch: &ReadBatch, only: &RequestRop) -> LocalAnswer {
-        let is_same = self.template.envelope.is_like(&batch.request.envelope)
-            && self.template.buffers.first().map(|one| &one.bytes)
-                == batch.request.buffers.first().map(|one| &one.bytes);
+        let is_same = self.is_next(batch);
+        let handle = self.id.handle;
         match (self.answers.front_mut(), self.kind) {
             (_, LaneKind::Stream | LaneKind::Table) if !is_same => LocalAnswer::None,
-            (None, _) => LocalAnswer::Wait,
+            (None, _) => LocalAnswer::Wait(handle),
             (Some(answer), LaneKind::Source) if !is_same || answer.pieces.is_some() => {
                 self.take_piece(batch, only)
             }
             (Some(_), _) => {
                 let answer = self.answers.pop_front().expect("looked at above");
                 self.delivered += 1;
-                LocalAnswer::Answer(answer.response)
+                LocalAnswer::Answer(answer.response, handle)
             }
         }
     }
@@ -820,7 +914,7 @@ impl NearLane {
             return LocalAnswer::None;
         };
         let Some(answer) = self.answers.front_mut() else {
-            return LocalAnswer::Wait;
+            return LocalAnswer::Wait(self.id.handle);
         };
         let pieces = answer
             .pieces
@@ -831,7 +925,7 @@ impl NearLane {
         let Some(piece) = pieces.front_mut() else {
             let answer = self.answers.pop_front().expect("looked at above");
             self.delivered += 1;
-            return LocalAnswer::Answer(answer.response);
+            return LocalAnswer::Answer(answer.response, self.id.handle);
         };
         let length = piece
             .data
@@ -857,7 +951,7 @@ impl NearLane {
             self.answers.pop_front();
             self.delivered += 1;
         }
-        LocalAnswer::Answer(made_here(batch, rops.freeze()))
+        LocalAnswer::Answer(made_here(batch, rops.freeze()), self.id.handle)
     }
 }
 

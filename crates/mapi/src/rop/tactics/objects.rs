@@ -65,6 +65,11 @@ impl ServerObjects {
         None
     }
 
+    /// An object is released.
+    pub(super) fn forget(&mut self, handle: u32) {
+        self.objects.remove(&handle);
+    }
+
     pub(super) fn forget_all(&mut self) {
         self.objects.clear();
     }

@@ -25,6 +25,7 @@ use std::net::IpAddr;
 use accelerate::shared::SharedHandle;
 use bytes::Bytes;
 
+use super::history::{AnsweredCall, CallHistory, CallPosition, ExpectedCall};
 use crate::emsmdb::ContextHandle;
 
 /// Sessions of one flow. Clients open a few.
@@ -33,9 +34,14 @@ const SESSIONS_OF_FLOW_MAX: usize = 1024;
 const SESSIONS_MAX: usize = 16_384;
 /// Lost sessions that are remembered. Servers end a session soon after its last connection.
 const LOST_MAX: usize = 4096;
+/// Clients whose calls are remembered, with some kilobytes each.
+const HISTORIES_MAX: usize = 1024;
 
 /// A session, and the server that named it.
 type SessionKey = (IpAddr, ContextHandle);
+
+/// A client, and the server that it uses.
+type HistoryKey = (IpAddr, IpAddr);
 
 /// The way in which a flow may use a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +64,9 @@ pub struct SessionTable {
     lost: BTreeSet<SessionKey>,
     lost_order: VecDeque<SessionKey>,
     wakes: VecDeque<u64>,
+    histories: BTreeMap<HistoryKey, CallHistory>,
+    /// The clients with a history, the oldest first.
+    history_order: VecDeque<HistoryKey>,
 }
 
 #[derive(Debug)]
@@ -183,6 +192,19 @@ impl SessionTable {
         }
     }
 
+    /// The history of a client's calls.
+    fn history(&mut self, key: HistoryKey) -> &mut CallHistory {
+        if !self.histories.contains_key(&key) {
+            if self.history_order.len() >= HISTORIES_MAX
+                && let Some(oldest) = self.history_order.pop_front()
+            {
+                self.histories.remove(&oldest);
+            }
+            self.history_order.push_back(key);
+        }
+        self.histories.entry(key).or_default()
+    }
+
     fn is_leaving(&self, flow: u64, key: SessionKey) -> bool {
         matches!(
             self.sessions.get(&key),
@@ -221,18 +243,43 @@ impl SessionTable {
 pub struct SessionPlace {
     table: SharedHandle<SessionTable>,
     flow: u64,
+    client: IpAddr,
     server: IpAddr,
 }
 
 impl SessionPlace {
-    /// The place of a flow to a server.
+    /// The place of a flow from a client to a server.
     #[must_use]
-    pub fn new(table: SharedHandle<SessionTable>, flow: u64, server: IpAddr) -> Self {
+    pub fn new(
+        table: SharedHandle<SessionTable>,
+        flow: u64,
+        client: IpAddr,
+        server: IpAddr,
+    ) -> Self {
         Self {
             table,
             flow,
+            client,
             server,
         }
+    }
+
+    /// Records a call of the client at this position.
+    pub(super) fn record(&self, position: &CallPosition, call: &AnsweredCall<'_>) {
+        let key = (self.client, self.server);
+        self.table
+            .with(|table| table.history(key).record(position, call));
+    }
+
+    /// The call that the client is expected to make at this position.
+    pub(super) fn expected(
+        &self,
+        position: &CallPosition,
+        context: ContextHandle,
+    ) -> Option<ExpectedCall> {
+        let key = (self.client, self.server);
+        self.table
+            .with(|table| table.histories.get(&key)?.expected(position, context))
     }
 
     fn key(&self, context: ContextHandle) -> SessionKey {
@@ -356,7 +403,14 @@ mod tests {
 
     fn places() -> (SharedHandle<SessionTable>, [SessionPlace; 3]) {
         let table = SharedHandle::new(SessionTable::default());
-        let place = |flow| SessionPlace::new(table.clone(), flow, [198, 18, 2, 2].into());
+        let place = |flow| {
+            SessionPlace::new(
+                table.clone(),
+                flow,
+                [198, 18, 1, 2].into(),
+                [198, 18, 2, 2].into(),
+            )
+        };
         (table.clone(), [1, 2, 3].map(place))
     }
 

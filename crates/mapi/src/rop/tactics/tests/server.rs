@@ -19,6 +19,8 @@ pub(super) const EVENT: usize = 10;
 const EVENT_HEAD: [u8; 6] = [id::NOTIFY, 0xee, 0xee, 0xee, 0xee, 0];
 /// The most bytes of data in one ROP buffer.
 const CHUNK: usize = 32_000;
+/// Rows of a table of attachments.
+const ATTACHMENTS: usize = 2;
 /// A chain goes on while so much room is left.
 const CHAIN_ROOM: usize = 8_192;
 
@@ -34,6 +36,8 @@ enum MailObject {
     },
     Table {
         row: usize,
+        /// Its count of rows.
+        rows: usize,
         columns: Vec<u32>,
     },
     Source {
@@ -44,7 +48,7 @@ enum MailObject {
 /// See the module documentation.
 pub(super) struct MailServer {
     objects: BTreeMap<u32, MailObject>,
-    next_handle: u32,
+    next_message: u32,
     /// The contents of properties, by message or attachment.
     pub(super) contents: BTreeMap<u32, Vec<u8>>,
     pub(super) rows: usize,
@@ -56,13 +60,15 @@ pub(super) struct MailServer {
     /// The most bytes of a stream.
     pub(super) stream_max: usize,
     pub(super) saved: u32,
+    /// The contents of the attachment of messages that were saved.
+    pub(super) kept: BTreeMap<u32, Vec<u8>>,
 }
 
 impl MailServer {
     pub(super) fn new() -> Self {
         Self {
             objects: BTreeMap::new(),
-            next_handle: 100,
+            next_message: 100,
             contents: BTreeMap::new(),
             rows: 500,
             transfer: (0..300_000_u32).map(|at| ((at * 7) >> 3) as u8).collect(),
@@ -71,7 +77,13 @@ impl MailServer {
             events: 0,
             stream_max: usize::MAX,
             saved: 0,
+            kept: BTreeMap::new(),
         }
+    }
+
+    /// The number of objects that clients have open.
+    pub(super) fn open_objects(&self) -> usize {
+        self.objects.len()
     }
 
     /// Answers a call.
@@ -130,9 +142,11 @@ impl MailServer {
     }
 
     fn open(&mut self, handles: &mut [u32], index: u8, object: MailObject) {
-        handles[usize::from(index)] = self.next_handle;
-        self.objects.insert(self.next_handle, object);
-        self.next_handle += 1;
+        // A handle is used again as soon as it is free.
+        let free = (100..).find(|handle| !self.objects.contains_key(handle));
+        let handle = free.expect("there are fewer objects than numbers");
+        handles[usize::from(index)] = handle;
+        self.objects.insert(handle, object);
     }
 
     fn rop(
@@ -168,7 +182,8 @@ impl MailServer {
                 out.put_slice(&[0, 1, 1, 0, 0, 0, 0, 0]);
             }
             (id::CREATE_MESSAGE, Some(MailObject::Store)) => {
-                let message = self.next_handle;
+                let message = self.next_message;
+                self.next_message += 1;
                 self.open(handles, output.unwrap(), MailObject::Message(message));
                 out.put_u32_le(0);
                 out.put_u8(0);
@@ -272,39 +287,63 @@ impl MailServer {
                 self.saved += 1;
                 out.put_u32_le(0);
             }
-            (id::SAVE_CHANGES_MESSAGE, _) => {
+            (id::SAVE_CHANGES_MESSAGE, found) => {
                 self.saved += 1;
+                if let Some(MailObject::Message(message)) = found
+                    && let Some(contents) = self.contents.get(&(message * 1000))
+                {
+                    self.kept.insert(message, contents.clone());
+                }
                 out.put_u32_le(0);
                 out.put_u8(0);
                 out.put_u64_le(1);
             }
             (id::GET_CONTENTS_TABLE | id::GET_ATTACHMENT_TABLE, Some(_)) => {
+                let rows = match one.id {
+                    id::GET_CONTENTS_TABLE => self.rows,
+                    _ => ATTACHMENTS,
+                };
                 let table = MailObject::Table {
                     row: 0,
+                    rows,
                     columns: Vec::new(),
                 };
                 self.open(handles, output.unwrap(), table);
                 out.put_u32_le(0);
                 if one.id == id::GET_CONTENTS_TABLE {
-                    out.put_u32_le(self.rows as u32);
+                    out.put_u32_le(rows as u32);
                 }
             }
-            (id::SET_COLUMNS, Some(MailObject::Table { row, .. })) => {
+            (id::SET_COLUMNS, Some(MailObject::Table { row, rows, .. })) => {
                 let RequestDetail::Tags(columns) = one.detail.clone() else {
                     unreachable!("it is read as one")
                 };
-                self.objects
-                    .insert(handle, MailObject::Table { row, columns });
+                let table = MailObject::Table { row, rows, columns };
+                self.objects.insert(handle, table);
                 out.put_u32_le(0);
                 out.put_u8(0);
             }
-            (id::QUERY_ROWS, Some(MailObject::Table { row, columns })) => {
+            (id::GET_PROPERTIES_SPECIFIC, Some(object)) => {
+                let RequestDetail::Tags(tags) = &one.detail else {
+                    unreachable!("it is read as one")
+                };
+                let value = match object {
+                    MailObject::Message(number) | MailObject::Attachment(number) => number,
+                    _ => 0,
+                };
+                out.put_u32_le(0);
+                out.put_u8(0);
+                for _ in tags {
+                    out.put_u64_le(value.into());
+                }
+            }
+            (id::QUERY_ROWS, Some(MailObject::Table { row, rows, columns })) => {
                 let RequestDetail::QueryRows { count, .. } = one.detail else {
                     unreachable!("it is read as one")
                 };
                 let size = 1 + 8 * columns.len();
                 let fits = (room / size).min(usize::from(count));
-                let end = self.rows.min(row + fits);
+                let end = rows.min(row + fits);
                 out.put_u32_le(0);
                 out.put_u8(2);
                 out.put_u16_le((end - row) as u16);
@@ -314,18 +353,19 @@ impl MailServer {
                         out.put_u64_le(number as u64);
                     }
                 }
-                self.objects
-                    .insert(handle, MailObject::Table { row: end, columns });
+                let row = end;
+                let table = MailObject::Table { row, rows, columns };
+                self.objects.insert(handle, table);
             }
-            (id::SEEK_ROW, Some(MailObject::Table { row, columns })) => {
+            (id::SEEK_ROW, Some(MailObject::Table { row, rows, columns })) => {
                 let base = if fields[0] == 0 { 0 } else { row as i64 };
-                let target = (base + i64::from(number(1) as i32)).clamp(0, self.rows as i64);
+                let target = (base + i64::from(number(1) as i32)).clamp(0, rows as i64);
                 out.put_u32_le(0);
                 out.put_u8(0);
                 out.put_i32_le((target - row as i64) as i32);
                 let row = target as usize;
-                self.objects
-                    .insert(handle, MailObject::Table { row, columns });
+                let table = MailObject::Table { row, rows, columns };
+                self.objects.insert(handle, table);
             }
             (id::SOURCE_COPY_MESSAGES, Some(MailObject::Store)) => {
                 self.open(handles, output.unwrap(), MailObject::Source { position: 0 });
