@@ -64,21 +64,12 @@ pub(crate) fn machines(bytes: &[u8]) {
     testing::machines(bytes);
 }
 
-/// Good inputs for [`machines`]: a call of each generation and its answer.
+/// Good inputs for [`machines`]: calls of each generation and their answers, in one connection and
+/// in two, and the frames between the machines.
 pub(crate) fn machines_seeds() -> Vec<CorpusSeed> {
-    const NAMES: [&str; 2] = ["xp", "extended"];
-    let samples = NAMES.into_iter().zip(testing::samples());
+    let samples = testing::machine_samples();
     samples
-        .map(|(name, (opnum, request, response))| {
-            let call = u8::from(opnum == mapi::emsmdb::opnum::RPC_EXT2);
-            let mut script = Vec::new();
-            for (step, bytes) in [(call, &request), (3, &response)].repeat(2) {
-                let length = u16::try_from(bytes.len()).expect("good inputs are small");
-                script.push(step);
-                script.extend(length.to_be_bytes());
-                script.extend_from_slice(bytes);
-            }
-            seed(name, script)
-        })
+        .into_iter()
+        .map(|(name, steps)| seed(name, steps))
         .collect()
 }
