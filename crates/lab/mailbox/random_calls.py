@@ -3,10 +3,12 @@
 The calls depend on the seed, on the place and on nothing else, so that two runs against two fresh folders can be
 compared: direct and through the nodes. Each run makes a folder of its own, whose identifiers the server derives from
 its name. Answers are hashed without their notifications, which may arrive with one answer or with the next; the
-notifications are hashed on their own, in their order.
+notifications are hashed on their own, in their order. A handle is hashed as the count of handles that the client got
+before it, because the nodes may open objects that the client never asks for.
 """
 
 import hashlib
+import itertools
 import random
 import struct
 
@@ -45,6 +47,8 @@ class RandomClient:
         self.handles = []
         self.messages = []
         self.hashes = []
+        # Handles by their order; a handle that is not new keeps its number.
+        self.numbers = {NO: NO}
         self.errors = {}
         self.rops = 0
 
@@ -97,7 +101,10 @@ class RandomClient:
             digest.update(each.raw)
             if each.code:
                 self.errors[f"{each.code:#x}"] = self.errors.get(f"{each.code:#x}", 0) + 1
-        digest.update(struct.pack(f"<{len(self.session.handles)}I", *self.session.handles))
+        for asked, answered in itertools.zip_longest(handles, self.session.handles):
+            if answered is not None and answered != NO and answered != asked:
+                self.numbers[answered] = len(self.numbers)
+            digest.update(struct.pack("<I", self.numbers.get(answered, 0) if answered is not None else 0))
         names = " ".join(f"{each[0]:02x}" for each in requests)
         self.hashes.append(f"{len(self.hashes)} {names}: {digest.hexdigest()}")
         self.rops += len(requests)
