@@ -1,8 +1,8 @@
 //! Runner of the mail clients: `clients.py`, in the namespace of a host.
 
 use std::fs;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -91,6 +91,18 @@ impl MailClientPlace<'_> {
     /// # Errors
     /// Fails when the client fails; the message has the end of its output.
     pub(super) fn run(&self, site: LabSite, order: &ClientOrder<'_>) -> Result<ClientOutcome> {
+        self.start(site, order)?.finish()
+    }
+
+    /// Begins an action at a site.
+    ///
+    /// # Errors
+    /// Fails when the client does not start.
+    pub(super) fn start(
+        &self,
+        site: LabSite,
+        order: &ClientOrder<'_>,
+    ) -> Result<RunningMailClient> {
         let name = format!("{} {}", order.client.name(), order.action.name());
         let account = self.directory.join("account.json");
         let identity = json!({
@@ -127,9 +139,15 @@ impl MailClientPlace<'_> {
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let namespace = self.topology.namespace_file(site.host());
         kernel::prepare_child(&mut command, Some(&namespace))?;
-        RunningMailClient::start(&mut command, &name)?.finish(&name, &log)?;
-        let said = fs::read_to_string(&output)?;
-        serde_json::from_str(&said).with_context(|| format!("{name} said: {said}"))
+        let child = command
+            .spawn()
+            .with_context(|| format!("starting {name}"))?;
+        Ok(RunningMailClient {
+            child,
+            name,
+            output,
+            log,
+        })
     }
 }
 
@@ -139,29 +157,35 @@ const fn on_or_off(is_on: bool) -> &'static str {
 
 /// A client at work; dropping it ends it.
 #[derive(Debug)]
-struct RunningMailClient(Child);
+pub(super) struct RunningMailClient {
+    child: Child,
+    name: String,
+    output: PathBuf,
+    log: PathBuf,
+}
 
 impl RunningMailClient {
-    fn start(command: &mut Command, name: &str) -> Result<Self> {
-        let child = command.spawn();
-        Ok(Self(child.with_context(|| format!("starting {name}"))?))
-    }
-
-    fn finish(mut self, name: &str, log: &Path) -> Result<()> {
-        let status = wait::until(LIMIT, name, || Ok(self.0.try_wait()?))?;
+    /// Waits for the end of the action.
+    ///
+    /// # Errors
+    /// Fails when the client fails; the message has the end of its output.
+    pub(super) fn finish(mut self) -> Result<ClientOutcome> {
+        let name = &self.name;
+        let status = wait::until(LIMIT, name, || Ok(self.child.try_wait()?))?;
         if !status.success() {
-            let errors = fs::read_to_string(log).unwrap_or_default();
+            let errors = fs::read_to_string(&self.log).unwrap_or_default();
             let last: Vec<&str> = errors.lines().rev().take(3).collect();
             bail!("{name} failed ({status}): {}", last.join(" < "));
         }
-        Ok(())
+        let said = fs::read_to_string(&self.output)?;
+        serde_json::from_str(&said).with_context(|| format!("{name} said: {said}"))
     }
 }
 
 impl Drop for RunningMailClient {
     fn drop(&mut self) {
         // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

@@ -8,12 +8,18 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
-use super::stand::{MapiCellResult, MapiLane};
+use super::stand::{InterruptedSend, MapiCellResult, MapiLane};
 use crate::lines::LinkKind;
 use host::ProgramEnvironment;
+use lab::topology::LabSite;
 
 /// The link: some milliseconds, so that a server ahead of its client shows.
 const LINK: [&str; 6] = ["--rate", "100Mbit", "--delay", "5ms", "--queue", "250kB"];
+
+/// A link on which a message takes some seconds.
+const SLOW_LINK: [&str; 6] = ["--rate", "20Mbit", "--delay", "20ms", "--queue", "250kB"];
+/// Size of an attachment on it.
+const SLOW_BYTES: u64 = 8_000_000;
 
 /// Size of an attachment, some hundred calls.
 const ATTACHMENT_BYTES: u64 = 3_000_000;
@@ -49,6 +55,28 @@ pub fn exchange(
                 };
                 results.push(lane.measure(&cell, None)?);
             }
+        }
+    }
+    Ok(results)
+}
+
+/// Sends messages with both clients, and kills each node in the middle of one.
+///
+/// # Errors
+/// Fails when the lab does not come up, or a client fails at another time.
+pub fn interrupted_sends(
+    environment: &ProgramEnvironment,
+    python: &Path,
+) -> Result<Vec<InterruptedSend>> {
+    let mut lane = MapiLane::create(environment, python)?;
+    lane.set_words(SLOW_LINK.map(str::to_owned).to_vec())?;
+    lane.set_content(SLOW_BYTES, 1_000, BODY)?;
+    lane.start_nodes(MailMode::Application)?;
+    let mut results = Vec::new();
+    for client in MailClient::ALL {
+        for site in [LabSite::Near, LabSite::Far] {
+            lane.start_server()?;
+            results.push(lane.interrupt_send(client, site)?);
         }
     }
     Ok(results)

@@ -18,6 +18,6 @@ mod schedule;
 mod stand;
 
 pub use cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
-pub use exchanges::exchange;
+pub use exchanges::{exchange, interrupted_sends};
 pub use schedule::{MapiReport, measure};
-pub use stand::MapiCellResult;
+pub use stand::{InterruptedSend, MapiCellResult};

@@ -11,6 +11,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -24,7 +25,7 @@ use host::kernel::ProcessSignal;
 use host::machine::ProcessorTime;
 use host::process::RunningProcess;
 use host::run::LabRun;
-use host::{ProgramEnvironment, command, kernel};
+use host::{ProgramEnvironment, command, kernel, wait};
 use lab::mailbox::{ACCOUNT, MailServer, MailboxDescription, MailboxPrograms};
 use lab::nodes::{ExtraConfiguration, LabNodes};
 use lab::topology::{LabSite, LabTopology, LinkArguments, OffloadMode, TUN_NEAR};
@@ -48,6 +49,9 @@ pub(super) const BASELINE_LIMIT_SECONDS: f64 = 60.0;
 
 /// Size of the attachment with which the peers alone are measured.
 const PEER_BYTES: u64 = 20_000_000;
+
+/// Time limit for half of an attachment to be on the link.
+const SEND_LIMIT: Duration = Duration::from_secs(60);
 
 /// Messages of the folder that is listed.
 const INBOX_MESSAGES: usize = 500;
@@ -128,6 +132,23 @@ pub struct MapiCellResult {
     pub load_average: f64,
     /// Faults, as sentences.
     pub faults: Vec<String>,
+}
+
+/// Result of a message in the middle of which a node was killed.
+#[derive(Clone, Debug)]
+pub struct InterruptedSend {
+    /// The client.
+    pub client: MailClient,
+    /// The node that was killed.
+    pub site: &'static str,
+    /// The client saw the end of its connection.
+    pub is_cut: bool,
+    /// The server had saved the message that was cut.
+    pub is_saved_when_cut: bool,
+    /// The server has the message that was acknowledged before.
+    pub is_kept: bool,
+    /// The client sent the message again, and the server has it.
+    pub is_saved_again: bool,
 }
 
 impl MapiLane {
@@ -332,6 +353,50 @@ impl MapiLane {
             cpu_busy_percent,
             load_average,
             faults,
+        })
+    }
+
+    /// Sends a message, and then another one in the middle of which the node of a site is killed.
+    /// The node comes back, and the client sends the second message anew.
+    ///
+    /// # Errors
+    /// Fails when a client fails at another time, or the node does not come back.
+    pub(super) fn interrupt_send(
+        &mut self,
+        client: MailClient,
+        site: LabSite,
+    ) -> Result<InterruptedSend> {
+        let attachment = self.content.attachment.clone();
+        let whole = fs::metadata(&attachment)?.len();
+        let hash = sha256_of(&attachment, whole)?;
+        let mut order = ClientOrder::new(client, MailAction::SendAttachment, MailProtection::None);
+        order.file = Some(&attachment);
+        order.subject = "before the kill";
+        self.place().run(LabSite::Near, &order)?;
+        order.subject = "in the middle";
+        // The dictionaries have the attachment now.
+        self.nodes.empty_dictionaries()?;
+        let before = self.wan_bytes()?;
+        let sending = self.place().start(LabSite::Near, &order)?;
+        wait::until(SEND_LIMIT, "half of the attachment on the link", || {
+            Ok((self.wan_bytes()? - before > whole / 2).then_some(()))
+        })?;
+        let pid = self.nodes.process(site)?.pid();
+        kernel::send_signal(pid, ProcessSignal::Kill)?;
+        let is_cut = sending.finish().is_err();
+        let saved_when_cut = self.server()?.saved(order.subject)?;
+        let saved_before = self.server()?.saved("before the kill")?;
+        self.nodes.forget_if_ended(site);
+        self.nodes.wait_sessions()?;
+        self.place().run(LabSite::Near, &order)?;
+        let saved_again = self.server()?.sent(order.subject)?;
+        Ok(InterruptedSend {
+            client,
+            site: site.node(),
+            is_cut,
+            is_saved_when_cut: saved_when_cut.is_some(),
+            is_kept: saved_before.as_ref() == Some(&hash),
+            is_saved_again: saved_again == hash,
         })
     }
 

@@ -179,12 +179,20 @@ impl MailServer {
     /// Fails when the journal does not name one in time.
     pub fn sent(&self, subject: &str) -> Result<String> {
         wait::until(JOURNAL_LIMIT, "the journal of the mail server", || {
-            let text = fs::read_to_string(&self.journal)?;
-            Ok(text
-                .lines()
-                .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-                .filter(|line| line["subject"] == subject)
-                .find_map(|line| Some(line["attachments"][0]["sha256"].as_str()?.to_owned())))
+            self.saved(subject)
         })
+    }
+
+    /// The same, if a message of this subject was saved by now.
+    ///
+    /// # Errors
+    /// Fails when the journal cannot be read.
+    pub fn saved(&self, subject: &str) -> Result<Option<String>> {
+        let text = fs::read_to_string(&self.journal)?;
+        Ok(text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .filter(|line| line["subject"] == subject)
+            .find_map(|line| Some(line["attachments"][0]["sha256"].as_str()?.to_owned())))
     }
 }
