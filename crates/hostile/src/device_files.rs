@@ -1,12 +1,12 @@
 //! Fuzz entries of `profile` and `vocab` for the files of the device profiler: a measurement plan,
-//! and a device model.
+//! a device model, and the head of a column of records.
 //!
 //! An accepted plan lists its runs, and the first one sends packets whose numbers rise. An accepted
 //! model can be run: no packet comes out that did not go in, and time moves forward.
 
 use bytes::Bytes;
 use emulate::EmulatedDevice;
-use profile::{MeasurementPlan, TrafficMachine, TrafficPattern};
+use profile::{ColumnHead, MeasurementPlan, TrafficMachine, TrafficPattern};
 use vocab::{DeviceModel, Time};
 
 use crate::seed::{CorpusSeed, seed};
@@ -136,4 +136,44 @@ queue = { packets = 5 }
 policer = { rate = "1Mbit", burst = "15kB" }
 "#;
     vec![seed("router", router), seed("policer", policer)]
+}
+
+/// The head of a column of records.
+pub(crate) fn column(bytes: &[u8]) {
+    let Ok(head) = ColumnHead::parse(bytes) else {
+        return;
+    };
+    assert!(head.start <= bytes.len());
+    let text = format!(
+        "{{'descr': '{}', 'fortran_order': False, 'shape': ({},), }}\n",
+        head.kind, head.rows
+    );
+    // A type with a quotation mark cannot be written with the same one.
+    if head.kind.contains('\'') {
+        return;
+    }
+    let mut written = b"\x93NUMPY\x01\x00".to_vec();
+    written.extend((text.len() as u16).to_le_bytes());
+    written.extend(text.as_bytes());
+    let again = ColumnHead::parse(&written).expect("a head that was read can be written");
+    assert_eq!((again.kind, again.rows), (head.kind, head.rows));
+}
+
+/// Good inputs for [`column`].
+pub(crate) fn column_seeds() -> Vec<CorpusSeed> {
+    let head = |version: &[u8], text: &str| {
+        let mut bytes = b"\x93NUMPY".to_vec();
+        bytes.extend(version);
+        bytes.extend(text.as_bytes());
+        bytes
+    };
+    let ours = "{'descr': '<i8', 'fortran_order': False, 'shape': (                   7,), }\n";
+    let other = "{\"shape\": (7,), \"fortran_order\": False, \"descr\": \"|u1\"}";
+    vec![
+        seed("ours", head(&[1, 0, ours.len() as u8, 0], ours)),
+        seed(
+            "version-2",
+            head(&[2, 0, other.len() as u8, 0, 0, 0], other),
+        ),
+    ]
 }

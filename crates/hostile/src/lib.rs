@@ -294,6 +294,11 @@ pub const ENTRIES: &[FuzzEntry] = &[
         run: device_files::model,
         seeds: device_files::model_seeds,
     },
+    FuzzEntry {
+        name: "profile_column",
+        run: device_files::column,
+        seeds: device_files::column_seeds,
+    },
 ];
 
 /// The entry of that name.

@@ -87,6 +87,7 @@ replays! {
     link_schedule,
     profile_plan,
     profile_device,
+    profile_column,
 }
 
 #[test]

@@ -18,6 +18,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod calibration;
+mod column_head;
 mod fit;
 mod plan;
 mod record;
@@ -26,6 +27,7 @@ mod traffic;
 mod validate;
 
 pub use calibration::{CableCalibration, CableDelay};
+pub use column_head::{COLUMN_HEAD_MAX, ColumnHead, ColumnHeadError};
 pub use fit::{
     DeviceFit, FitError, FitOptions, FittedParameter, ModelFamily, ParameterKind, fit_device,
 };

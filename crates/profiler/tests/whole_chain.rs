@@ -68,7 +68,7 @@ const PLAN: &str = r#"
 "#;
 
 #[test]
-fn records_of_an_emulated_device_give_its_model_back() {
+fn records_of_emulated_device_give_its_model_back() {
     let device: DeviceModel = fit_report::model_from_file(DEVICE).unwrap();
     let plan = MeasurementPlan::from_toml(PLAN).unwrap();
     let directory = tempfile::tempdir().unwrap();

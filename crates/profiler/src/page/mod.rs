@@ -175,7 +175,7 @@ fn write_loss(out: &mut String, validation: &ModelValidation) -> Result<()> {
     }
     let axis = PlotAxis::linear("loss, % of packets", 0.0, highest * 1.05);
     for groups in groups.chunks(BAR_GROUPS_MAX) {
-        write!(out, "<figure>{}</figure>\n", bars(&axis, groups)?)?;
+        writeln!(out, "<figure>{}</figure>", bars(&axis, groups)?)?;
     }
     Ok(())
 }
@@ -228,7 +228,7 @@ fn write_delays(out: &mut String, run: &RunComparison) -> Result<()> {
             .rev()
             .map(|one| line(style_of(one.model), &one.delays_us)),
     );
-    write!(out, "<figure>{}</figure>\n", curves(&x, &y, &lines)?)?;
+    writeln!(out, "<figure>{}</figure>", curves(&x, &y, &lines)?)?;
     Ok(())
 }
 
@@ -257,7 +257,7 @@ fn write_residuals(out: &mut String, run: &RunComparison) -> Result<()> {
     let room = ((high - low) * 0.05).max(0.01);
     let x = PlotAxis::linear("packets with a smaller residual, %", 0.0, 100.0);
     let y = PlotAxis::linear("residual, µs", low - room, high + room);
-    write!(out, "<figure>{}</figure>\n", curves(&x, &y, &lines)?)?;
+    writeln!(out, "<figure>{}</figure>", curves(&x, &y, &lines)?)?;
     Ok(())
 }
 

@@ -64,13 +64,13 @@ impl PlotAxis {
         let low = low.max(LOGARITHM_LEAST);
         let high = high.max(low * 1.5);
         let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
-        let has_room = last - first <= 2;
+        let has_room = last - first <= 3;
         let ticks = (first..=last)
             .flat_map(|decade| {
                 let steps: &[f64] = if has_room { &[1.0, 2.0, 5.0] } else { &[1.0] };
                 steps.iter().map(move |step| step * 10_f64.powi(decade))
             })
-            .filter(|value| *value >= low && *value <= high)
+            .filter(|value| *value >= low * (1.0 - 1e-9) && *value <= high)
             .map(|value| (value.log10(), short(value)))
             .collect();
         Self {

@@ -10,7 +10,6 @@
 //! loss.
 
 mod column;
-mod column_head;
 mod reader;
 
 use std::fs;

@@ -11,18 +11,20 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use profile::{MeasuredRun, MeasurementPlan, PacketFate, PacketRecord, RunPlan};
+use profile::{
+    COLUMN_HEAD_MAX, ColumnHead, MeasuredRun, MeasurementPlan, PacketFate, PacketRecord, RunPlan,
+};
 use serde::Deserialize;
 use thiserror::Error;
 use vocab::Time;
 
 use super::column::ColumnType;
-use super::{ABOUT_FILE, COLUMNS, FORMAT, column_head};
+use super::{ABOUT_FILE, COLUMNS, FORMAT};
 
 /// Longest description that is read; that of a plan with all its runs has below 20 MB.
 const ABOUT_MAX: u64 = 64 << 20;
@@ -339,7 +341,7 @@ impl ColumnReader {
             path: path.clone(),
             error,
         };
-        let mut file = match File::open(&path) {
+        let file = match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(RecordError::Column {
                     path,
@@ -356,7 +358,13 @@ impl ColumnReader {
             path: path.clone(),
             message,
         };
-        let head = column_head::read(&mut file).map_err(damaged)?;
+        let mut first = Vec::new();
+        (&file)
+            .take(COLUMN_HEAD_MAX as u64)
+            .read_to_end(&mut first)
+            .map_err(io)?;
+        let head = ColumnHead::parse(&first).map_err(|error| damaged(error.message))?;
+        let start = head.start as u64;
         if head.kind != kind.name() {
             return Err(damaged(format!(
                 "its type is {}, and that of column {name} is {}",
@@ -364,7 +372,7 @@ impl ColumnReader {
                 kind.name()
             )));
         }
-        let present = bytes.saturating_sub(head.start) / kind.width();
+        let present = bytes.saturating_sub(start) / kind.width();
         if present < head.rows {
             return Err(damaged(format!(
                 "the file is cut: column {name} ends before row {present}, and its head names {} \
@@ -375,7 +383,7 @@ impl ColumnReader {
         Ok(Self {
             name,
             kind,
-            start: head.start,
+            start,
             rows: head.rows,
             path,
             file,

@@ -145,13 +145,13 @@ fn foreign_columns_are_refused_by_name() {
         error.contains("its type is <u4") && error.contains("|u1"),
         "{error}"
     );
-    fs::write(path.join("fate.npy"), b"fate\n0\n1\n").unwrap();
+    fs::write(path.join("fate.npy"), b"fate\n0\n1\n0\n0\n0\n").unwrap();
     let error = failure(&path);
     assert!(error.contains("fate.npy: it is no NumPy file"), "{error}");
 }
 
 #[test]
-fn values_that_no_port_writes_are_named_with_their_row() {
+fn impossible_values_are_named_with_their_row() {
     for (column, width, row, bytes, part) in [
         ("fate", 1, 3, vec![9], "9 is no fate"),
         ("fate", 1, 3, vec![0], "received_ns is 0"),
@@ -196,14 +196,11 @@ fn two_measurements_are_told_apart() {
     assert!(error.contains("contains 2 measurements"), "{error}");
     fs::copy(other.join("size.npy"), first.join("size.npy")).unwrap();
     let error = failure(&first);
-    assert!(
-        error.contains("column size has 5 rows and column run has 10"),
-        "{error}"
-    );
+    assert!(error.contains("column size has 5 rows"), "{error}");
 }
 
 #[test]
-fn killed_measurement_is_read_up_to_its_last_common_row() {
+fn killed_measurement_is_read_to_last_common_row() {
     let directory = tempfile::tempdir().unwrap();
     let path = written(directory.path(), &runs());
     let other = directory.path().join("other");

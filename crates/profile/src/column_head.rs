@@ -4,42 +4,62 @@
 //! The head is text from a file that anyone may have written: it is read by a small grammar of its
 //! own, `{'descr': TEXT, 'fortran_order': False, 'shape': (ROWS,), }` in any order of keys.
 
-use std::io::Read;
+use thiserror::Error;
 
-/// Longest head that is read; NumPy's are below 200 bytes for one column.
-const HEAD_MAX: usize = 4_096;
+/// Longest text of a head that is read; NumPy's are below 200 bytes for one column.
+const TEXT_MAX: usize = 4_096;
+/// Bytes of a file from which a head is read, at most.
+pub const COLUMN_HEAD_MAX: usize = 12 + TEXT_MAX;
 /// Start of every NumPy file.
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 
-/// Head of a column.
+/// Head of a column of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ColumnHead {
-    /// Type as NumPy writes it.
-    pub(super) kind: String,
+pub struct ColumnHead {
+    /// Type as NumPy writes it, such as `<i8`.
+    pub kind: String,
     /// Rows that the file is to have.
-    pub(super) rows: u64,
+    pub rows: u64,
     /// Bytes before the first value.
-    pub(super) start: u64,
+    pub start: usize,
 }
 
-/// Reads the head from the start of a file.
-///
-/// # Errors
-/// A sentence about what is wrong.
-pub(super) fn read(file: &mut impl Read) -> Result<ColumnHead, String> {
-    let mut fixed = [0; 10];
-    fill(file, &mut fixed)?;
-    if &fixed[..6] != MAGIC {
+/// Reason why a file is no column of ours, as a sentence about the file.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{message}")]
+pub struct ColumnHeadError {
+    /// The sentence.
+    pub message: String,
+}
+
+impl ColumnHead {
+    /// Reads the head from the first [`COLUMN_HEAD_MAX`] bytes of a file, or from all of a shorter one.
+    ///
+    /// # Errors
+    /// When they are no head of NumPy, or that of another shape than a column's.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ColumnHeadError> {
+        read(bytes).map_err(|message| ColumnHeadError { message })
+    }
+}
+
+fn read(bytes: &[u8]) -> Result<ColumnHead, String> {
+    let short = || "it ends within its head".to_owned();
+    let magic = bytes.get(..MAGIC.len()).ok_or_else(short)?;
+    if magic != MAGIC {
         return Err("it is no NumPy file: its first bytes are not \\x93NUMPY".to_owned());
     }
-    let short = usize::from(u16::from_le_bytes([fixed[8], fixed[9]]));
-    let (length, mut start) = match fixed[6] {
-        1 => (short, 10),
+    let &[version, _, one, two] = bytes
+        .get(6..10)
+        .and_then(|four| four.first_chunk())
+        .ok_or_else(short)?;
+    let (length, text_start) = match version {
+        1 => (u32::from_le_bytes([one, two, 0, 0]), 10),
         2 | 3 => {
-            let mut rest = [0; 2];
-            fill(file, &mut rest)?;
-            let high = usize::from(u16::from_le_bytes(rest));
-            (short | high << 16, 12)
+            let &[three, four] = bytes
+                .get(10..12)
+                .and_then(|rest| rest.first_chunk())
+                .ok_or_else(short)?;
+            (u32::from_le_bytes([one, two, three, four]), 12)
         }
         other => {
             return Err(format!(
@@ -47,29 +67,20 @@ pub(super) fn read(file: &mut impl Read) -> Result<ColumnHead, String> {
             ));
         }
     };
-    if length > HEAD_MAX {
+    let length = length as usize;
+    if length > TEXT_MAX {
         return Err(format!(
-            "its head has {length} bytes; a column's has at most {HEAD_MAX}"
+            "its head has {length} bytes; a column's has at most {TEXT_MAX}"
         ));
     }
-    let mut text = vec![0; length];
-    fill(file, &mut text)?;
-    start += length as u64;
-    let text = std::str::from_utf8(&text).map_err(|_| "its head is no text".to_owned())?;
-    let mut head = parse(text)?;
-    head.start = start;
-    Ok(head)
-}
-
-fn fill(file: &mut impl Read, buffer: &mut [u8]) -> Result<(), String> {
-    file.read_exact(buffer).map_err(|error| match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => "it ends within its head".to_owned(),
-        _ => error.to_string(),
-    })
+    let start = text_start + length;
+    let text = bytes.get(text_start..start).ok_or_else(short)?;
+    let text = std::str::from_utf8(text).map_err(|_| "its head is no text".to_owned())?;
+    parse(text, start)
 }
 
 /// Parses the dictionary of the head.
-fn parse(text: &str) -> Result<ColumnHead, String> {
+fn parse(text: &str, start: usize) -> Result<ColumnHead, String> {
     let bad = || format!("its head is no description of a column: {}", shown(text));
     let inner = text
         .trim()
@@ -117,7 +128,7 @@ fn parse(text: &str) -> Result<ColumnHead, String> {
     Ok(ColumnHead {
         kind: kind.ok_or_else(bad)?,
         rows: rows.ok_or_else(bad)?,
-        start: 0,
+        start,
     })
 }
 
@@ -165,11 +176,11 @@ mod tests {
             "{'descr': '<i8', 'fortran_order': False, 'shape': (                   7,), }\n",
             "{\"shape\": (7,), \"fortran_order\": False, \"descr\": \"<i8\"}",
         ] {
-            let head = read(&mut file(text).as_slice()).unwrap();
+            let head = ColumnHead::parse(&file(text)).unwrap();
             let expected = ColumnHead {
                 kind: "<i8".to_owned(),
                 rows: 7,
-                start: 10 + text.len() as u64,
+                start: 10 + text.len(),
             };
             assert_eq!(head, expected);
         }
@@ -207,7 +218,7 @@ mod tests {
             (head("'other': 5"), "no description"),
             (head("€"), "no description"),
         ] {
-            let error = read(&mut bytes.as_slice()).unwrap_err();
+            let error = ColumnHead::parse(&bytes).unwrap_err().to_string();
             assert!(error.contains(part), "{error} lacks {part}");
         }
     }
