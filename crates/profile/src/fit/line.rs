@@ -16,6 +16,8 @@ use crate::record::{MeasuredRun, PacketRecord};
 
 /// Share by which the distances exceed the pace of the servers where the line is the bottleneck.
 const SLOWER_THAN_SERVERS: f64 = 1.02;
+/// Factor by which the distances exceed those of our own ports where the line is the bottleneck.
+const SLOWER_THAN_PORTS: f64 = 1.02;
 /// Packets in a row that a distance is computed from, at least.
 const PACKETS_LEAST: usize = 3;
 /// Share of the distances that lie below the serialisation time, by noise.
@@ -164,6 +166,9 @@ fn serialisation_time(
             .map(|pair| nanoseconds(pair[1].since(pair[0])))
             .collect();
         let usual = quantile(&own, 0.5);
+        if usual < SLOWER_THAN_PORTS * sending_distance(records) {
+            continue;
+        }
         for distance in own {
             if distance <= 2.0 * usual + resolution {
                 span += distance;
@@ -191,6 +196,17 @@ fn serialisation_time(
         distance,
         error: error.max(0.01),
     })
+}
+
+/// Median distance in ns at which our own ports sent packets.
+fn sending_distance(records: &[PacketRecord]) -> f64 {
+    let mut sent: Vec<_> = records.iter().map(|record| record.sent).collect();
+    sent.sort_unstable();
+    let distances: Vec<f64> = sent
+        .windows(2)
+        .map(|pair| nanoseconds(pair[1].since(pair[0])))
+        .collect();
+    quantile(&distances, 0.5)
 }
 
 /// The size of all packets; `None` for a mix.

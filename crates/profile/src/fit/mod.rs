@@ -128,7 +128,7 @@ fn runs_for(
 /// When there are no lone packets, or no model holds what was found.
 pub fn fit_device(runs: &[MeasuredRun], options: &FitOptions) -> Result<DeviceFit, FitError> {
     let mut parameters = Vec::new();
-    let transit = transit::fit(
+    let lone = transit::fit(
         runs_for(runs, ExperimentPurpose::Transit),
         options,
         &mut parameters,
@@ -137,7 +137,7 @@ pub fn fit_device(runs: &[MeasuredRun], options: &FitOptions) -> Result<DeviceFi
     let servers = match options.family {
         ModelFamily::Full => servers::fit(
             runs_for(runs, ExperimentPurpose::Contention),
-            &transit,
+            &lone,
             options,
             &mut parameters,
         ),
@@ -152,7 +152,7 @@ pub fn fit_device(runs: &[MeasuredRun], options: &FitOptions) -> Result<DeviceFi
     let mut model = DeviceModel {
         name: options.name.clone(),
         ports: options.ports,
-        transit,
+        transit: lone.least,
         input_queue: None,
         servers,
         output: OutputModel {

@@ -13,6 +13,7 @@ use vocab::{ByteCount, SharedServers, SizeTimePoint, SizeTimeTable, Time};
 
 use super::line::only_size;
 use super::occupancy::service_ends;
+use super::transit::LoneTransit;
 use super::{FitOptions, FittedParameter, ParameterKind};
 use crate::plan::TrafficPattern;
 use crate::record::MeasuredRun;
@@ -29,7 +30,7 @@ const LONG_BURST: usize = 50;
 #[derive(Clone, Copy, Debug)]
 struct BurstPacket {
     sent: Time,
-    /// Delay beyond the transit, in ns; negative by noise.
+    /// Delay beyond that of a lone packet, in ns; negative by noise.
     excess: f64,
 }
 
@@ -38,7 +39,7 @@ type BurstsBySize = BTreeMap<u32, Vec<Vec<BurstPacket>>>;
 
 pub(super) fn fit<'a>(
     runs: impl Iterator<Item = &'a MeasuredRun>,
-    transit: &SizeTimeTable,
+    transit: &LoneTransit,
     options: &FitOptions,
     parameters: &mut Vec<FittedParameter>,
 ) -> Option<SharedServers> {
@@ -164,7 +165,7 @@ fn long_service(run: &MeasuredRun, count: usize) -> Option<f64> {
 /// Bursts of packets of one size that all arrived at outputs of their own.
 fn bursts_by_size<'a>(
     runs: impl Iterator<Item = &'a MeasuredRun>,
-    transit: &SizeTimeTable,
+    transit: &LoneTransit,
     options: &FitOptions,
 ) -> BurstsBySize {
     let mut found = BurstsBySize::new();
@@ -194,7 +195,7 @@ fn bursts_by_size<'a>(
                     let delay = record.delay()?.saturating_sub(options.cable_delay);
                     Some(BurstPacket {
                         sent: record.sent,
-                        excess: nanoseconds(delay) - nanoseconds(transit.at(u64::from(size))),
+                        excess: nanoseconds(delay) - transit.usual(size),
                     })
                 })
                 .collect();
@@ -216,8 +217,13 @@ fn total_error(bursts: &BurstsBySize, count: usize) -> f64 {
 /// The service time that explains these bursts best with `count` servers, and its mean error.
 fn best_service(bursts: &[Vec<BurstPacket>], count: usize) -> (f64, f64) {
     let (mut low, mut high) = (0.0, 0.0_f64);
-    for packet in bursts.iter().flatten() {
-        high = high.max(packet.excess);
+    for burst in bursts {
+        let start = burst.first().map_or(Time::ZERO, |packet| packet.sent);
+        for packet in burst {
+            // A packet that waits begins when the service of an earlier one ends, and no service of the
+            // burst began before its start.
+            high = high.max(nanoseconds(packet.sent.since(start)) + packet.excess);
+        }
     }
     // The waiting time of every packet rises with the service time, so where most packets waited
     // shorter than predicted the service time is lower.

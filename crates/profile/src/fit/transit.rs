@@ -12,12 +12,29 @@ use crate::record::MeasuredRun;
 /// minimum lies below most of them.
 const UPPER_SHARE: f64 = 0.25;
 
+/// Delays of lone packets.
+#[derive(Clone, Debug)]
+pub(super) struct LoneTransit {
+    /// Smallest delay of each size.
+    pub(super) least: SizeTimeTable,
+    /// Mean by which delays exceed the smallest of their size, in ns.
+    noise: f64,
+}
+
+impl LoneTransit {
+    /// Mean delay of a lone packet of `size` bytes, in ns: noise adds to the delays that it is
+    /// compared with as well.
+    pub(super) fn usual(&self, size: u32) -> f64 {
+        self.least.at(u64::from(size)).as_nanos() as f64 + self.noise
+    }
+}
+
 /// The smallest delay of each size, less that of the cable.
 pub(super) fn fit<'a>(
     runs: impl Iterator<Item = &'a MeasuredRun>,
     options: &FitOptions,
     parameters: &mut Vec<FittedParameter>,
-) -> Option<SizeTimeTable> {
+) -> Option<LoneTransit> {
     let mut by_size: BTreeMap<u32, Vec<Duration>> = BTreeMap::new();
     for record in runs.flat_map(|run| &run.records) {
         if let Some(delay) = record.delay() {
@@ -26,6 +43,7 @@ pub(super) fn fit<'a>(
         }
     }
     let mut points = Vec::new();
+    let (mut noise, mut packets) = (0.0, 0.0_f64);
     for (size, mut delays) in by_size.into_iter().take(TABLE_POINTS_MAX) {
         delays.sort_unstable();
         let least = *delays.first()?;
@@ -42,6 +60,17 @@ pub(super) fn fit<'a>(
             size: ByteCount::new(u64::from(size)),
             time: least,
         });
+        // A delay far beyond the others is no noise of the stamps.
+        for delay in delays
+            .iter()
+            .filter(|delay| **delay <= least + options.resolution)
+        {
+            noise += (*delay - least).as_nanos() as f64;
+            packets += 1.0;
+        }
     }
-    SizeTimeTable::new(points).ok()
+    Some(LoneTransit {
+        least: SizeTimeTable::new(points).ok()?,
+        noise: noise / packets.max(1.0),
+    })
 }
