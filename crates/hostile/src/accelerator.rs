@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use accelerate::credentials::DelegatedKeys;
+use accelerate::credentials::{self, DelegatedKeys};
 use accelerate::settings::{AcceleratorSettings, SettingsTable};
 use accelerate::shared::{HalfContext, StartContext};
 use accelerate::{
@@ -96,6 +96,17 @@ pub(crate) fn smb_structures(bytes: &[u8]) {
 /// Bytes as every structure of SMB 1.
 pub(crate) fn smb1_structures(bytes: &[u8]) {
     smb::testing::smb1_structures(bytes);
+}
+
+/// Bytes as per-message tokens of Kerberos.
+pub(crate) fn kerberos_tokens(bytes: &[u8]) {
+    credentials::testing::message_tokens(bytes);
+}
+
+/// Good inputs for [`kerberos_tokens`].
+pub(crate) fn kerberos_tokens_seeds() -> Vec<CorpusSeed> {
+    let samples = credentials::testing::sample_message_tokens().into_iter();
+    samples.map(|(name, bytes)| seed(name, bytes)).collect()
 }
 
 /// Bytes as messages of HTTP/1, in one piece and in many.

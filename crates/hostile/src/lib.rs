@@ -105,6 +105,11 @@ pub const ENTRIES: &[FuzzEntry] = &[
         seeds: mapi_wire::dce_rpc_seeds,
     },
     FuzzEntry {
+        name: "accelerate_kerberos_tokens",
+        run: accelerator::kerberos_tokens,
+        seeds: accelerator::kerberos_tokens_seeds,
+    },
+    FuzzEntry {
         name: "accelerate_smb_structures",
         run: accelerator::smb_structures,
         seeds: accelerator::smb_structures_seeds,

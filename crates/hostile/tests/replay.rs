@@ -49,6 +49,7 @@ replays! {
     mapi_rops,
     mapi_machines,
     mapi_dce_rpc,
+    accelerate_kerberos_tokens,
     accelerate_smb_structures,
     accelerate_smb1_structures,
     accelerate_smb_pair,
