@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `accounts.rs` | NT hashes of users, from an account file |
 //! | `ntlm.rs` | the session key of an NTLM version 2 exchange, by the user's hash ([MS-NLMP]) |
-//! | `kerberos/` | a service's keys, from a keytab, and the session key of a Kerberos exchange by them (RFC 4120, RFC 4121) |
+//! | `kerberos/` | a service's keys, from a keytab, and the session key of a Kerberos exchange by them, and the tokens of its messages (RFC 4120, RFC 4121) |
 //! | `session_key.rs` | the key that both ends have afterwards |
 //!
 //! A half reads the tokens that a client and a server exchange, in any protocol, and derives the
