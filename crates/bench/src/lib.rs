@@ -16,6 +16,7 @@ pub mod lanes;
 pub mod lines;
 pub mod mapi;
 pub mod peers;
+mod realm;
 pub mod reasons;
 pub mod reduction;
 pub mod sessions;

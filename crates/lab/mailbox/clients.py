@@ -480,6 +480,7 @@ def parse(arguments):
     parser.add_argument("--directory-port", type=int, default=0, help="instead of the endpoint mapper's")
     parser.add_argument("--skip-directory", action="store_true", help="does not ask RFR and NSPI")
     parser.add_argument("--notifications", action="store_true", help="EcDoAsyncConnectEx as well")
+    parser.add_argument("--ticket-age", type=float, default=0, help="waits so many seconds before it uses its ticket")
     parser.add_argument("--folder", help="Inbox, or Sync for synchronise")
     parser.add_argument("--subject", default="attachment")
     parser.add_argument("--bytes", type=int, default=10485760)
@@ -516,6 +517,7 @@ def run(options):
     if dialer.is_kerberos:
         # A user of Windows has tickets since the log-on.
         dialer.service_ticket()
+        time.sleep(options.ticket_age)
     start = time.monotonic()
     if options.client == "random":
         result = random_calls.run(outlook, options)

@@ -54,6 +54,8 @@ pub enum MailProtection {
     None,
     /// NTLM, level PKT_PRIVACY.
     NtlmPrivacy,
+    /// Kerberos in SPNEGO, level PKT_PRIVACY.
+    KerberosPrivacy,
 }
 
 /// Acceleration, by the nodes or by the client.
@@ -137,7 +139,7 @@ impl MailAction {
 
 impl MailProtection {
     /// All protections.
-    pub const ALL: [Self; 2] = [Self::None, Self::NtlmPrivacy];
+    pub const ALL: [Self; 3] = [Self::None, Self::NtlmPrivacy, Self::KerberosPrivacy];
 
     /// Name in results, and the program's word.
     #[must_use]
@@ -145,6 +147,7 @@ impl MailProtection {
         match self {
             Self::None => "none",
             Self::NtlmPrivacy => "ntlm-privacy",
+            Self::KerberosPrivacy => "kerberos-privacy",
         }
     }
 }
@@ -242,13 +245,21 @@ impl MapiCell {
     }
 
     /// Tells whether it is distinct from all other cells: only outlook-2003 has an optimisation of
-    /// its own, and only nodes know content again.
+    /// its own, and only nodes know content again. Kerberos differs from NTLM in the log-on and in
+    /// the cost of its tokens, which four cells show.
     fn exists(&self) -> bool {
         let is_again = self.state == ContentState::Again;
         let can_know =
             self.mode == MailMode::Application && self.action == MailAction::SaveAttachment;
+        let is_shown = !self.is_by_kerberos()
+            || self.action.is_bulk()
+                && self.client == MailClient::Outlook2003
+                && self.mode == MailMode::Application
+                && self.one_way_delay_ms == DEFAULT_DELAY_MS
+                && !is_again;
         (self.mode != MailMode::Exchange || self.client == MailClient::Outlook2003)
             && (!is_again || can_know)
+            && is_shown
     }
 
     /// A name for a person and for `--cells`.
@@ -281,6 +292,12 @@ impl MapiCell {
             one_way_delay_ms: 0,
             ..*self
         }
+    }
+
+    /// Tells whether its client logs in with a ticket.
+    #[must_use]
+    pub(super) fn is_by_kerberos(&self) -> bool {
+        self.protection == MailProtection::KerberosPrivacy
     }
 
     /// Tells whether it needs so little processor time that other cells may run beside it.
@@ -327,8 +344,9 @@ mod tests {
                 && cell.mode == MailMode::Application
                 && cell.state == ContentState::First
         });
-        // Two clients, two actions, two links, four delays, two protections.
-        assert_eq!(accelerated.count(), 64);
+        // Two clients, two actions, two links, four delays, two protections; and one client, two
+        // actions and two links with Kerberos.
+        assert_eq!(accelerated.count(), 64 + 4);
         let again = default
             .iter()
             .filter(|cell| cell.state == ContentState::Again);

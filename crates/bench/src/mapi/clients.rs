@@ -10,14 +10,22 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::cells::{MailAction, MailClient, MailProtection};
+use crate::realm::REALM;
 use host::{command, kernel, wait};
-use lab::mailbox::{ACCOUNT, MailboxPrograms};
+use lab::mailbox::{ACCOUNT, MailAccount, MailboxPrograms};
 use lab::topology::{LabSite, LabTopology};
 
 /// Subject of the message whose attachment is measured.
 pub(super) const SUBJECT: &str = "measured";
 /// Subject of the message whose attachment makes a path known.
 pub(super) const WARM_UP_SUBJECT: &str = "warm-up";
+
+/// The user whose tickets expire at once.
+pub(super) const BRIEF_USER: &str = "brief";
+/// The server's name in the realm.
+const HOST: &str = "mail.lab.test";
+/// The principal of the server's service.
+pub(super) const SERVICE: &str = "exchangeMDB/mail.lab.test";
 
 /// A client that takes longer than this for one action hangs: listing 500 messages at the longest
 /// delay without Trunkline takes some seconds, and transfers have limits of their own.
@@ -36,6 +44,8 @@ pub(super) struct ClientOrder<'a> {
     pub(super) file: Option<&'a Path>,
     /// A transfer ends after so many seconds, and not before 20 calls.
     pub(super) limit_seconds: Option<f64>,
+    /// The client's ticket has expired when it logs in.
+    pub(super) is_expired: bool,
 }
 
 impl ClientOrder<'_> {
@@ -53,9 +63,36 @@ impl ClientOrder<'_> {
             subject: SUBJECT,
             file: None,
             limit_seconds: None,
+            is_expired: false,
+        }
+    }
+
+    /// The account that the client uses.
+    fn identity(&self) -> serde_json::Value {
+        let MailAccount {
+            user,
+            domain,
+            password,
+        } = ACCOUNT;
+        match self.protection {
+            MailProtection::None | MailProtection::NtlmPrivacy => {
+                json!({"user": user, "password": password, "domain": domain})
+            }
+            MailProtection::KerberosPrivacy => {
+                let user = if self.is_expired { BRIEF_USER } else { user };
+                let kdc = LabSite::Far.host_address().to_string();
+                json!({
+                    "user": user, "password": password, "domain": REALM, "realm": REALM,
+                    "kdc": kdc, "host": HOST,
+                })
+            }
         }
     }
 }
+
+/// Time after which a ticket of the user [`BRIEF_USER`] has expired, in seconds: its life is a second,
+/// and the server compares whole seconds.
+const EXPIRY_SECONDS: f64 = 3.0;
 
 /// Outcome that a client reports.
 #[derive(Clone, Debug, Deserialize)]
@@ -105,11 +142,7 @@ impl MailClientPlace<'_> {
     ) -> Result<RunningMailClient> {
         let name = format!("{} {}", order.client.name(), order.action.name());
         let account = self.directory.join("account.json");
-        let identity = json!({
-            "user": ACCOUNT.user,
-            "password": ACCOUNT.password,
-            "domain": ACCOUNT.domain,
-        });
+        let identity = order.identity();
         fs::write(&account, identity.to_string())?;
         let (output, log) = (
             self.directory.join(format!("{}.out", site.host())),
@@ -129,6 +162,9 @@ impl MailClientPlace<'_> {
             .stderr(fs::File::create(&log)?);
         if order.protection != MailProtection::None {
             command.arg("--account").arg(&account);
+        }
+        if order.is_expired {
+            command.args(["--ticket-age", &EXPIRY_SECONDS.to_string()]);
         }
         if let Some(file) = order.file {
             command.arg("--file").arg(file);

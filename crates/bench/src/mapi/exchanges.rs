@@ -26,7 +26,20 @@ const ATTACHMENT_BYTES: u64 = 3_000_000;
 /// Characters of a synchronised message.
 const BODY: usize = 1_000;
 
-/// Runs actions of both clients, with each protection.
+/// Results of clients that log in with a ticket.
+#[derive(Clone, Debug)]
+pub struct KerberosResults {
+    /// Actions through nodes that have the service's keytab.
+    pub with_keytab: Vec<MapiCellResult>,
+    /// An action through nodes without it.
+    pub without_keytab: MapiCellResult,
+    /// Error of a client with an expired ticket, through the nodes.
+    pub expired_through: String,
+    /// Error of the same client beside the server.
+    pub expired_direct: String,
+}
+
+/// Runs actions of both clients, without protection and with NTLM.
 ///
 /// # Errors
 /// Fails when the lab does not come up, or a client fails.
@@ -35,25 +48,75 @@ pub fn exchange(
     python: &Path,
     actions: &[MailAction],
 ) -> Result<Vec<MapiCellResult>> {
+    let mut lane = lane(environment, python)?;
+    lane.start_nodes(MailMode::Application)?;
+    lane.start_server()?;
+    let protections = [MailProtection::None, MailProtection::NtlmPrivacy];
+    carry_out(&mut lane, &protections, actions)
+}
+
+/// Runs actions of both clients with Kerberos, and log-ons that fail.
+///
+/// # Errors
+/// Fails when the lab does not come up, a client fails that should not, or one succeeds with an
+/// expired ticket.
+pub fn exchange_by_kerberos(
+    environment: &ProgramEnvironment,
+    python: &Path,
+    actions: &[MailAction],
+) -> Result<KerberosResults> {
+    let mut lane = lane(environment, python)?;
+    // These nodes start before there is a realm, so they have no keytab.
+    lane.start_nodes(MailMode::Application)?;
+    lane.create_realm()?;
+    lane.start_server()?;
+    let without = cell(
+        MailClient::Outlook2003,
+        MailAction::SaveAttachment,
+        MailProtection::KerberosPrivacy,
+    );
+    let without_keytab = lane.measure(&without, None)?;
+    lane.start_nodes(MailMode::Application)?;
+    let protections = [MailProtection::KerberosPrivacy];
+    let with_keytab = carry_out(&mut lane, &protections, actions)?;
+    Ok(KerberosResults {
+        with_keytab,
+        without_keytab,
+        expired_through: lane.expired_log_on(LabSite::Near)?,
+        expired_direct: lane.expired_log_on(LabSite::Far)?,
+    })
+}
+
+/// A lane with a link and content, without nodes.
+fn lane(environment: &ProgramEnvironment, python: &Path) -> Result<MapiLane> {
     let mut lane = MapiLane::create(environment, python)?;
     lane.set_words(LINK.map(str::to_owned).to_vec())?;
     lane.set_content(ATTACHMENT_BYTES, 1_000, BODY)?;
-    lane.start_nodes(MailMode::Application)?;
-    lane.start_server()?;
+    Ok(lane)
+}
+
+const fn cell(client: MailClient, action: MailAction, protection: MailProtection) -> MapiCell {
+    MapiCell {
+        client,
+        action,
+        link: LinkKind::Oc1,
+        one_way_delay_ms: 5,
+        protection,
+        mode: MailMode::Application,
+        state: ContentState::First,
+    }
+}
+
+fn carry_out(
+    lane: &mut MapiLane,
+    protections: &[MailProtection],
+    actions: &[MailAction],
+) -> Result<Vec<MapiCellResult>> {
     let mut results = Vec::new();
     for client in MailClient::ALL {
-        for protection in MailProtection::ALL {
+        for protection in protections {
             for action in actions {
-                let cell = MapiCell {
-                    client,
-                    action: *action,
-                    link: LinkKind::Oc1,
-                    one_way_delay_ms: 5,
-                    protection,
-                    mode: MailMode::Application,
-                    state: ContentState::First,
-                };
-                results.push(lane.measure(&cell, None)?);
+                results.push(lane.measure(&cell(client, *action, *protection), None)?);
             }
         }
     }

@@ -6,8 +6,8 @@
 //!  lane ── ...                                                         ┘
 //! ```
 //! [`MapiCell`] says what is measured, `schedule` in which order and what beside what, `stand` is one
-//! lane's place with its mail server, `clients` runs the client programs, and [`exchange`] tries
-//! every client and protection without timing it.
+//! lane's place with its mail server, `clients` runs the client programs. [`exchange`] and
+//! [`exchange_by_kerberos`] try every client and protection without timing it.
 //!
 //! Server and clients are Python programs, so the rate of both alone is measured first.
 
@@ -18,6 +18,6 @@ mod schedule;
 mod stand;
 
 pub use cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
-pub use exchanges::{exchange, interrupted_sends};
+pub use exchanges::{KerberosResults, exchange, exchange_by_kerberos, interrupted_sends};
 pub use schedule::{MapiReport, measure};
 pub use stand::{InterruptedSend, MapiCellResult};

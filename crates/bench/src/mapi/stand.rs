@@ -13,13 +13,16 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use vocab::SeededRandom;
 
 use super::cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
-use super::clients::{ClientOrder, ClientOutcome, MailClientPlace, SUBJECT, WARM_UP_SUBJECT};
+use super::clients::{
+    BRIEF_USER, ClientOrder, ClientOutcome, MailClientPlace, SERVICE, SUBJECT, WARM_UP_SUBJECT,
+};
 use crate::lines::LinkKind;
+use crate::realm::{KerberosRealm, RealmUser};
 use crate::reasons::{self, AccelerationReason, load_average};
 use host::kernel::ProcessSignal;
 use host::machine::ProcessorTime;
@@ -83,6 +86,7 @@ pub(super) struct MapiLane {
     nodes: LabNodes,
     emulator: Option<RunningProcess>,
     server: Option<MailServer>,
+    realm: Option<KerberosRealm>,
     programs: MailboxPrograms,
     topology: LabTopology,
     logs: PathBuf,
@@ -173,6 +177,7 @@ impl MapiLane {
             nodes,
             emulator: None,
             server: None,
+            realm: None,
             programs,
             topology,
             logs,
@@ -180,6 +185,30 @@ impl MapiLane {
             content,
             run,
         })
+    }
+
+    /// Creates the realm in which clients get tickets, if there is none. Servers and nodes that
+    /// start later have the service's keys. Returns true if it was created.
+    ///
+    /// # Errors
+    /// Fails when the realm's programs fail, or are missing.
+    pub(super) fn create_realm(&mut self) -> Result<bool> {
+        if self.realm.is_some() {
+            return Ok(false);
+        }
+        let home = self.run.subdirectory("realm")?;
+        let user = |name, ticket_life| RealmUser {
+            name,
+            password: ACCOUNT.password,
+            ticket_life,
+        };
+        let users = [user(ACCOUNT.user, None), user(BRIEF_USER, Some("1s"))];
+        let (topology, logs) = (&self.topology, &self.logs);
+        let realm = KerberosRealm::create(&self.run, topology, logs, &home, &users, SERVICE)
+            .context("making a Kerberos realm (apt-get install krb5-kdc krb5-admin-server)")?;
+        realm.delegate()?;
+        self.realm = Some(realm);
+        Ok(true)
     }
 
     /// Puts a link between the sites in place of the one before, removes the nodes, and makes new
@@ -247,6 +276,12 @@ impl MapiLane {
         };
         if mode == MailMode::Application {
             extras.credentials = vec![self.account_file()?];
+            if let Some(realm) = &self.realm {
+                let keytab = realm.node_keytab();
+                extras
+                    .credentials
+                    .push(format!("keytab = \"{}\"", keytab.display()));
+            }
             extras.accelerators = vec![
                 "[mapi]".to_owned(),
                 "mode = \"on\"".to_owned(),
@@ -400,6 +435,23 @@ impl MapiLane {
         })
     }
 
+    /// The error of a client at a site that logs in with an expired ticket.
+    ///
+    /// # Errors
+    /// Fails when the client logs in nevertheless.
+    pub(super) fn expired_log_on(&self, site: LabSite) -> Result<String> {
+        let mut order = ClientOrder::new(
+            MailClient::Outlook2003,
+            MailAction::List,
+            MailProtection::KerberosPrivacy,
+        );
+        order.is_expired = true;
+        match self.place().run(site, &order) {
+            Ok(outcome) => bail!("an expired ticket was accepted: {outcome:?}"),
+            Err(error) => Ok(format!("{error:#}")),
+        }
+    }
+
     /// Goodput of client and server alone, in kB/s: the client runs beside the server.
     ///
     /// # Errors
@@ -471,6 +523,10 @@ impl MapiLane {
             &self.logs,
             &self.programs,
             &self.content.description(),
+            self.realm
+                .as_ref()
+                .map(KerberosRealm::service_keytab)
+                .as_deref(),
         )?;
         self.server = Some(server);
         Ok(())

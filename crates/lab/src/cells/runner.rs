@@ -562,7 +562,14 @@ impl<'a> RunningCells<'a> {
         for (name, _) in files.iter() {
             content = content.with_attachment(name, &self.servers.files().join(name));
         }
-        MailServer::start(self.run, &self.topology, &self.logs, programs, &content)
+        MailServer::start(
+            self.run,
+            &self.topology,
+            &self.logs,
+            programs,
+            &content,
+            None,
+        )
     }
 
     fn bench(&self, mode: CellMode) -> WorkloadEnvironment<'_> {

@@ -78,7 +78,7 @@ impl MailboxDescription {
 }
 
 impl MailServer {
-    /// Starts a server at the far site.
+    /// Starts a server at the far site. With a keytab it takes tickets as well.
     ///
     /// # Errors
     /// Fails when it does not come up; the message shows the end of its log.
@@ -88,6 +88,7 @@ impl MailServer {
         logs: &Path,
         programs: &MailboxPrograms,
         content: &MailboxDescription,
+        keytab: Option<&Path>,
     ) -> Result<Self> {
         let home = run.subdirectory("mail-server")?;
         let (accounts, mailbox) = (home.join("accounts.json"), home.join("mailbox.json"));
@@ -111,7 +112,7 @@ impl MailServer {
             program: programs.python(),
             logs,
         };
-        let arguments = [
+        let mut arguments = vec![
             "-B".to_owned(),
             programs.server().display().to_string(),
             "--listen".to_owned(),
@@ -124,6 +125,9 @@ impl MailServer {
             journal.display().to_string(),
             "--ignore-input".to_owned(),
         ];
+        if let Some(keytab) = keytab {
+            arguments.extend(["--keytab".to_owned(), keytab.display().to_string()]);
+        }
         let log = logs.join("mail-server.log");
         let mark = fs::metadata(&log).map_or(0, |known| known.len() as usize);
         let mut process = RunningProcess::start(run, &launch, arguments)?;

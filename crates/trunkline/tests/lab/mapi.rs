@@ -1,15 +1,24 @@
 //! Tests of mail clients through a pair of nodes, with the lab's mailbox.
 
+use std::path::PathBuf;
+
 use bench::mapi::{self, MailAction, MapiCellResult};
+use host::command;
 
 use crate::setting::{environment, mailbox_python, turn};
 
+/// The Python with impacket, or a remark that it is missing.
+fn required_python() -> Option<PathBuf> {
+    let python = mailbox_python();
+    if python.is_none() {
+        eprintln!("not run: no Python with impacket (scripts/install.sh test)");
+    }
+    python
+}
+
 /// Every result of these actions, by both clients with and without protection.
 fn exchange(actions: &[MailAction]) -> Option<Vec<MapiCellResult>> {
-    let Some(python) = mailbox_python() else {
-        eprintln!("not run: no Python with impacket (scripts/install.sh test)");
-        return None;
-    };
+    let python = required_python()?;
     let results = mapi::exchange(&environment(), &python, actions);
     Some(results.expect("every client carries out its actions"))
 }
@@ -47,8 +56,7 @@ fn saved_messages_outlive_a_killed_node() {
     let Some(_turn) = turn("mail through killed nodes", &[]) else {
         return;
     };
-    let Some(python) = mailbox_python() else {
-        eprintln!("not run: no Python with impacket (scripts/install.sh test)");
+    let Some(python) = required_python() else {
         return;
     };
     let results = mapi::interrupted_sends(&environment(), &python).expect("the clients run");
@@ -57,6 +65,42 @@ fn saved_messages_outlive_a_killed_node() {
         assert!(result.is_cut && !result.is_saved_when_cut, "{result:?}");
         assert!(result.is_kept && result.is_saved_again, "{result:?}");
     }
+}
+
+#[test]
+fn kerberos_mail_sessions_are_accelerated_with_a_keytab() {
+    let Some(_turn) = turn("mail clients by Kerberos", &[]) else {
+        return;
+    };
+    if command::find("krb5kdc").is_none() {
+        eprintln!("not run: krb5kdc is missing (apt-get install krb5-kdc)");
+        return;
+    }
+    let Some(python) = required_python() else {
+        return;
+    };
+    let actions = [
+        MailAction::SaveAttachment,
+        MailAction::SendAttachment,
+        MailAction::List,
+    ];
+    let results = mapi::exchange_by_kerberos(&environment(), &python, &actions);
+    let results = results.expect("every client with a ticket carries out its actions");
+    assert_eq!(results.with_keytab.len(), 6);
+    all_are_accelerated(&results.with_keytab);
+
+    let without = &results.without_keytab;
+    assert_eq!(without.identical, Some(true));
+    let why = without.accelerate.as_ref().expect("nodes ran");
+    assert_eq!(why.answered, 0, "{why:?}");
+    let why_not = why.why_not.as_deref().expect("nothing was accelerated");
+    assert!(why_not.contains("has no keytab"), "{why_not}");
+    let remedy = why.remedy.as_deref().expect("something would help");
+    assert!(remedy.contains("keytab = ") && remedy.contains("[credentials]"));
+
+    assert_eq!(results.expired_through, results.expired_direct);
+    let error = &results.expired_direct;
+    assert!(error.contains("DCERPCException"), "{error}");
 }
 
 #[test]
