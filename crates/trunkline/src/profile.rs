@@ -223,6 +223,12 @@ impl ProfileRun {
         }
         let runs = virtual_runs(plan, model).take_while(|_| !kernel::interrupted());
         let summary = write_virtual_records(records, plan, self.records_max.bytes(), runs)?;
+        if kernel::interrupted() {
+            bail!(
+                "stopped by the user; {} has the runs before",
+                records.display()
+            );
+        }
         let mut out = StandardOutput::new();
         if self.json {
             writeln!(out, "{}", serde_json::json!({"records": summary}))?;

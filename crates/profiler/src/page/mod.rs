@@ -17,13 +17,13 @@ use plots::{BarGroup, CurveStyle, LOGARITHM_LEAST, PlotAxis, PlotCurve, bars, cu
 const PAGE_STYLE: &str = "
 svg.narrow { display: none; }
 h2, h3 { break-after: avoid; } figure { margin: 0.6rem 0; break-inside: avoid; }
-td.text, th.text { text-align: left; overflow-wrap: anywhere; }
+td.text, th.text { text-align: left; overflow-wrap: break-word; min-width: 6.5em; }
+@media (max-width: 760px) { table { font-size: 0.72rem; } th, td { padding: 0.15rem 0.2rem; } }
 .key { display: inline-block; width: 1.2em; height: 0.7em; margin: 0 0.3em 0 0.9em; }
 .key:first-child { margin-left: 0; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 0.85rem; }
 @media (max-width: 639px) {
   body { margin: 0.6rem auto; padding: 0 0.5rem; }
-  table { font-size: 0.72rem; } th, td { padding: 0.15rem 0.2rem; }
   svg.wide { display: none; } svg.narrow { display: block; }
 }
 @media print { :root { color-scheme: light; } body { max-width: none; margin: 0; font-size: 10pt; } }
