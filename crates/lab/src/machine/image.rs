@@ -87,8 +87,10 @@ const COMMANDS: [&str; 28] = [
 const LIBRARIES: [&str; 4] = ["libc.so.6", "libm.so.6", "libz.so.1", "libexpat.so.1"];
 /// See above.
 const LIBRARY_DIRECTORIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
-/// The programs' interpreter, and its path in the machine.
+/// Path of the programs' interpreter in the machine.
 const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
+/// The same in the packages, where the path above is a link to the host's own interpreter.
+const LOADER_FILE: &str = "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2";
 
 /// Programs of the machine's own.
 const INIT: &[u8] = include_bytes!("../../machine/init");
@@ -161,7 +163,7 @@ impl MachineImage {
             archive.link(&format!("bin/{command}"), "busybox");
         }
         archive.file("bin/python3", &self.read("usr/bin/python3.11")?);
-        archive.file(LOADER, &self.read(LOADER)?);
+        archive.file(LOADER, &self.read(LOADER_FILE)?);
         for library in LIBRARIES {
             let places = LIBRARY_DIRECTORIES.map(|directory| format!("{directory}/{library}"));
             let place = places.iter().find(|place| self.root.join(place).exists());
