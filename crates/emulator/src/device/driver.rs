@@ -118,6 +118,9 @@ impl DeviceDriver {
                 ThreadPriority::Ordinary
             }
         };
+        if let Err(error) = system::raise_session() {
+            tracing::debug!(%error, "device's session runs at ordinary priority");
+        }
         let mut processor = ThreadPlacement::new();
         let mut pace = WakeupEstimator::new(priority);
         let mut received = Vec::with_capacity(2 * BATCH_FRAMES);
@@ -137,8 +140,10 @@ impl DeviceDriver {
             let (commanded, readable) = readable
                 .split_last()
                 .context("the waker is among the files")?;
+            let mut known_until = now;
             if readable.contains(&true) {
-                let frames = self.take_in(readable, &mut received)?;
+                let (frames, last_of_full) = self.take_in(readable, &mut received)?;
+                known_until = known_until.min(last_of_full);
                 now = self.now();
                 pace.came(now, frames);
                 processor.came(now, frames);
@@ -148,7 +153,7 @@ impl DeviceDriver {
                 self.watch.look_last(observed);
                 return Ok(self.report());
             }
-            now = self.deliver_due(now);
+            now = self.deliver_due(now, known_until);
             if self.watch_at.is_some_and(|at| at <= now) {
                 self.watch_at = processor.is_settled().then_some(now + LinkWatch::INTERVAL);
                 self.check(now);
@@ -185,27 +190,38 @@ impl DeviceDriver {
     }
 
     /// Hands received frames of all ports to the model, in the order of their arrival; returns their
-    /// number.
-    fn take_in(&mut self, readable: &[bool], received: &mut Vec<ReceivedPacket>) -> Result<usize> {
+    /// number, and the arrival of the last frame of a port at which more frames may wait. The model
+    /// must not go beyond it, or those would arrive late.
+    fn take_in(
+        &mut self,
+        readable: &[bool],
+        received: &mut Vec<ReceivedPacket>,
+    ) -> Result<(usize, Time)> {
         let mut arrivals = Vec::new();
+        let mut last_of_full = Vec::new();
         for (index, port) in self.ports.iter_mut().enumerate() {
             if !readable[index] {
                 continue;
             }
             port.interface.receive(BATCH_FRAMES, received)?;
             port.received += received.len() as u64;
+            if received.len() >= BATCH_FRAMES {
+                last_of_full.extend(received.last().map(|frame| frame.came));
+            }
             let frames = received.drain(..);
             arrivals.extend(frames.map(|frame| (frame.came, index as u16, frame.packet)));
         }
         let now = self.now();
+        let start = self.start;
+        let time = |came: Option<Instant>| {
+            came.map_or(now, |came| {
+                now.min(Time::from_epoch(came.saturating_duration_since(start)))
+            })
+        };
+        let known_until = last_of_full.into_iter().map(time).min();
         let mut arrivals: Vec<(Time, u16, Bytes)> = arrivals
             .into_iter()
-            .map(|(came, input, frame)| {
-                let arrived = came.map_or(now, |came| {
-                    now.min(Time::from_epoch(came.saturating_duration_since(self.start)))
-                });
-                (arrived, input, frame)
-            })
+            .map(|(came, input, frame)| (time(came), input, frame))
             .collect();
         arrivals.sort_by_key(|(arrived, ..)| *arrived);
         let frames = arrivals.len();
@@ -215,7 +231,7 @@ impl DeviceDriver {
         if frames > 0 {
             self.watch_at.get_or_insert(now + LinkWatch::INTERVAL);
         }
-        Ok(frames)
+        Ok((frames, known_until.unwrap_or(Time::NEVER)))
     }
 
     fn forward(&mut self, arrived: Time, input: u16, frame: Bytes) {
@@ -244,13 +260,14 @@ impl DeviceDriver {
         while self.device.poll_drop().is_some() {}
     }
 
-    /// Writes what has left the model, as long as batches are full; returns when that was done.
-    fn deliver_due(&mut self, mut now: Time) -> Time {
+    /// Writes what has left the model by `now` and not after `known_until`, as long as batches are
+    /// full; returns when that was done.
+    fn deliver_due(&mut self, mut now: Time, known_until: Time) -> Time {
         /// Batches in a row, so that ports are read in time under load.
         const BATCHES_MAX: u32 = 4;
         for _ in 0..BATCHES_MAX {
             let count;
-            (count, now) = self.deliver(now);
+            (count, now) = self.deliver(now, known_until);
             if count < BATCH_FRAMES {
                 break;
             }
@@ -259,11 +276,12 @@ impl DeviceDriver {
         now
     }
 
-    fn deliver(&mut self, now: Time) -> (usize, Time) {
+    fn deliver(&mut self, now: Time, known_until: Time) -> (usize, Time) {
+        let until = now.min(known_until);
         let mut dues = [Time::ZERO; BATCH_FRAMES];
         let mut count = 0;
         while count < BATCH_FRAMES
-            && let Some(delivery) = self.device.poll_output(now)
+            && let Some(delivery) = self.device.poll_output(until)
         {
             dues[count] = delivery.at;
             count += 1;
