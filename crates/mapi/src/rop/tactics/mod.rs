@@ -15,7 +15,7 @@
 //!   them.
 //! - **Scripts** are lanes with a request of their own for each answer: the calls that this client
 //!   usually makes behind the one that it made, such as those that open an attachment
-//!   (`far/anticipation.rs`, [`history`]).
+//!   (`far/anticipation.rs`, `history.rs`).
 //! - **Write-behind** answers RopWriteStream and RopFastTransferDestinationPutBuffer at once. If
 //!   the server refuses one of them, every later ROP on that object and on the objects around it
 //!   (Commit, SaveChanges) fails with the server's error.

@@ -222,7 +222,7 @@ fn open_objects(style: OpeningStyle, calls: usize) -> usize {
 }
 
 #[test]
-fn step_that_was_not_taken_in_time_is_out_of_date() {
+fn late_call_gets_the_servers_present_answer() {
     let (generation, style) = STYLES[2];
     let mut world = TacticsWorld::new(server(), DELAY, None);
     let store = log_on(&mut world, generation);
