@@ -165,9 +165,9 @@ impl Ranged for MarkedAxis {
     }
 }
 
-/// Class, size and font of the two forms. The page shows the wide one from 640 pixels on, and scales it
-/// by 0.8 at least; so its labels have 12 pixels at least.
-const FORMS: [(&str, (u32, u32), u32); 2] = [("wide", (760, 300), 15), ("narrow", (350, 280), 12)];
+/// Class, size and font of the two forms; a font of 19 gives letters of 15 pixels. The page shows the
+/// wide one from 640 pixels on, and scales it by 0.77 at least, so labels have 11 pixels at least.
+const FORMS: [(&str, (u32, u32), u32); 2] = [("wide", (760, 300), 19), ("narrow", (350, 280), 15)];
 
 /// Draws lines in both forms.
 ///
