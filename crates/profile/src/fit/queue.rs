@@ -159,7 +159,10 @@ pub(super) fn fit(
             (
                 "no packet was dropped at an output, so its queue was never full; the interval is in \
                  bytes",
-                Some("raise packets_per_burst of the overload of each size, to one output"),
+                Some(
+                    "raise packets_per_burst of the overload of each size, with a gap of some \
+                     microseconds where the inputs drop packets of a burst",
+                ),
             )
         } else {
             (
