@@ -16,7 +16,8 @@
 //! the server would; so is a SET_INFO of its length or its times. In a signed session only messages with a valid signature are answered, with
 //! one, under the key that the far half has handed over; encrypted messages are decrypted and
 //! encrypted (`sealing`). The CLOSE of an open through which nothing was changed, or nothing since a
-//! FLUSH, is answered as well. A WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its open:
+//! FLUSH, is answered as well, and under a lease of the client's that of an open whose changes the
+//! server has confirmed. A WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its open:
 //! the data is lost, and no client may believe it stored.
 
 pub(crate) mod contents;
@@ -265,7 +266,7 @@ enum PassingRequest {
     Write(Smb2Header, WriteRequest, usize),
     /// A SET_INFO of this open.
     Sets(Smb2Header, FileId, PlainChange),
-    /// A CLOSE without a query for attributes, and true if it may be answered here.
+    /// A CLOSE, and true if it may be answered here.
     Close(Smb2Header, bool),
     Lists(Smb2Header, QueryDirectoryRequest),
     FileSystem(Smb2Header, FileSystemQuestion),
@@ -719,6 +720,9 @@ impl AcceleratorHalf for Smb2NearHalf {
     }
 }
 
+/// SMB2_CLOSE_FLAG_POSTQUERY_ATTRIB ([MS-SMB2] §2.2.15, CLOSE Request).
+const CLOSE_ASKS_ATTRIBUTES: u16 = 1;
+
 /// Classifies a message alone in its frame that may be answered here.
 fn passing(head: &Smb2MessageHead) -> Option<PassingRequest> {
     use super::wire::header::command;
@@ -736,8 +740,8 @@ fn passing(head: &Smb2MessageHead) -> Option<PassingRequest> {
             let request = WriteRequest::parse(head.body()).ok()?;
             Some(PassingRequest::Write(head.header, request, head.length))
         }
-        // Without SMB2_CLOSE_FLAG_POSTQUERY_ATTRIB ([MS-SMB2] §2.2.15, CLOSE Request).
-        command::CLOSE if u16_at(head.body(), 2) == Ok(0) => {
+        // With SMB2_CLOSE_FLAG_POSTQUERY_ATTRIB at most ([MS-SMB2] §2.2.15, CLOSE Request).
+        command::CLOSE if matches!(u16_at(head.body(), 2), Ok(0 | CLOSE_ASKS_ATTRIBUTES)) => {
             Some(PassingRequest::Close(head.header, false))
         }
         command::QUERY_DIRECTORY => {

@@ -4,13 +4,14 @@ use bytes::Bytes;
 use vocab::{FlowSegment, SegmentKind, Time};
 
 use super::contents::CachedRead;
-use super::{NearState, PassingRequest, PendingRequest, Smb2NearHalf, passing};
+use super::{
+    CLOSE_ASKS_ATTRIBUTES, NearState, PassingRequest, PendingRequest, Smb2NearHalf, passing,
+};
 use crate::smb::config::{BEHIND_BLOCK_MAX, BEHIND_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::{COMPOUNDS, HalfFrame};
 use crate::smb::keys::SignatureMac;
 use crate::smb::listing::may_change_names;
 use crate::smb::offer::drops_offers;
-use crate::smb::wire::FileId;
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, status};
 use crate::smb::wire::lock::may_lock_shared;
@@ -20,10 +21,11 @@ use crate::smb::wire::target::{CompoundChain, RequestEffect};
 use crate::smb::wire::transfer::{
     READ_DATA_AT, ReadRequest, WriteRequest, read_answer_body, write_answer_body,
 };
+use crate::smb::wire::{FileId, u16_at};
 use crate::{AcceleratorOutput, ReasonCode};
 
-/// The answer to a CLOSE without a query for attributes: its fixed length, and zeros ([MS-SMB2]
-/// §2.2.16, CLOSE Response).
+/// The answer to a CLOSE, without attributes: its fixed length, and zeros ([MS-SMB2] §2.2.16, CLOSE
+/// Response).
 const CLOSE_ANSWER: [u8; 60] = {
     let mut body = [0; 60];
     body[0] = 60;
@@ -137,7 +139,7 @@ impl Smb2NearHalf {
         }
         let at = self.position + 1;
         let closes_early =
-            matches!(touch, RequestEffect::Closes(file) if self.may_close(now, file, &head.header));
+            matches!(touch, RequestEffect::Closes(file) if self.may_close(now, file, head));
         match touch {
             // Requests for names that are not alone in their frame.
             RequestEffect::Asks(file)
@@ -229,10 +231,15 @@ impl Smb2NearHalf {
 
     /// Returns true if the CLOSE of an open may be answered here: nothing was changed through the
     /// open, so that nothing can fail, and no other request for it is unanswered.
-    fn may_close(&self, now: Time, file: FileId, header: &Smb2Header) -> bool {
-        let Some(open) = self.serves(now, file, header) else {
+    fn may_close(&self, now: Time, file: FileId, head: &Smb2MessageHead) -> bool {
+        let Some(open) = self.serves(now, file, &head.header) else {
             return false;
         };
+        // A client with a lease closes its files long after its user, and needs no more than that they
+        // are closed: it is told the flag that says that the answer has no attributes ([MS-SMB2] §2.2.16).
+        let asks = u16_at(head.body(), 2) == Ok(CLOSE_ASKS_ATTRIBUTES);
+        let is_leased = open.lease.is_some();
+        let is_confirmed = is_leased && !open.is_bound && open.lost.is_none();
         let is_unanswered = |pending: &PendingRequest| match *pending {
             PendingRequest::Read {
                 request,
@@ -259,7 +266,10 @@ impl Smb2NearHalf {
             | PendingRequest::Ends { .. }
             | PendingRequest::Opens => false,
         };
-        open.licence.may_close && !open.is_changed && !self.pending.values().any(is_unanswered)
+        open.licence.may_close
+            && (is_leased || !asks)
+            && (is_confirmed || !open.is_changed)
+            && !self.pending.values().any(is_unanswered)
     }
 
     /// A file changes, for this open and all others of its lease.

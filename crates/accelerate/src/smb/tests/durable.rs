@@ -121,7 +121,11 @@ fn kernel_reads_and_writes_small_files_in_few_round_trips() {
 #[test]
 fn flushed_file_closes_at_once() {
     let mut world = world_with(0);
-    let file = world.create(0, &kernel_open("a"));
+    let create = Smb2CreateParameters {
+        access: 0x1_0103,
+        ..Smb2CreateParameters::open("a")
+    };
+    let file = world.create(0, &create);
     world.run_for(Duration::from_secs(1));
     world.ask(0, &messages::write(file, 0, b"written"));
     world.ask(0, &messages::flush(file));
@@ -134,7 +138,7 @@ fn flushed_file_closes_at_once() {
         (messages::delete, true),
     ];
     for (change, is_bound) in changes {
-        let file = world.create(0, &kernel_open("a"));
+        let file = world.create(0, &create);
         world.run_for(Duration::from_secs(1));
         world.ask(0, &change(file));
         let flush = world.send(0, &messages::flush(file));
@@ -144,6 +148,50 @@ fn flushed_file_closes_at_once() {
         world.wait(0, flush);
         assert!(!is_answered_here(&mut world, &messages::close(file)));
     }
+}
+
+/// The kernel's client closes a file a second after its user, and its next request waits for that.
+#[test]
+fn leased_file_closes_at_once_without_attributes() {
+    let mut world = world_of(DurablePolicy::Decline);
+    let reads: fn(FileId) -> Vec<Smb2Message> = |file| vec![messages::read(file, 0, 100)];
+    let writes = |file| vec![messages::write(file, 0, b"new"), messages::set_basic(file)];
+    for requests in [reads, writes] {
+        for pause in [0, 1_000] {
+            let file = world.create(0, &kernel_open("a"));
+            world.run_for(Duration::from_secs(1));
+            for request in requests(file) {
+                world.ask(0, &request);
+            }
+            world.run_for(Duration::from_millis(pause));
+            let start = world.now;
+            let answer = world.ask(0, &messages::close_with_attributes(file));
+            assert_eq!(answer.header.status, status::SUCCESS);
+            // The server confirms changes within a round trip.
+            let is_here = pause > 0 || requests(file).len() == 1;
+            assert_eq!(world.now == start, is_here, "{pause}");
+            if is_here {
+                assert_eq!(answer.body[2..], [0; 58]);
+            }
+            world.run_for(Duration::from_secs(1));
+            assert_eq!(world.server.open_count(), 0);
+        }
+    }
+}
+
+#[test]
+fn lost_change_is_reported_by_a_late_close() {
+    let mut world = world_of(DurablePolicy::Decline);
+    let file = world.create(0, &kernel_open("a"));
+    world.run_for(Duration::from_secs(1));
+    world.server.refuses = Some((command::WRITE, ACCESS_DENIED));
+    assert!(is_answered_here(
+        &mut world,
+        &messages::write(file, 0, b"lost")
+    ));
+    world.run_for(Duration::from_secs(1));
+    let answer = world.ask(0, &messages::close_with_attributes(file));
+    assert_eq!(answer.header.status, ACCESS_DENIED);
 }
 
 #[test]
