@@ -4,7 +4,8 @@
 //! Prefetched data shares the path with the answers to the client's next requests, and must not
 //! delay them behind megabytes that may never be wanted. So the bytes between the server and the
 //! near half stay within a window. The window grows while bytes arrive about as fast as the first
-//! ones, and shrinks when they take longer, because they then stand in a queue.
+//! ones, and shrinks when they take longer, because they then stand in a queue. It begins with what fills the path,
+//! where the node has measured that.
 //!
 //! ```text
 //!   delay ≤ base + base / 4 + SLACK   →  window + 3 × what arrived
@@ -19,7 +20,7 @@ use vocab::Time;
 
 /// The largest window: a link of 52 Mbit/s with 500 ms there and back has 3.2 MB in flight.
 const WINDOW_MAX: u64 = 8 << 20;
-/// The first window: four reads of the largest size that SMB 2.0.2 knows.
+/// The first window where the path is unknown, and the least first window: four reads of the largest size that SMB 2.0.2 knows.
 const FIRST_WINDOW: u64 = 256 << 10;
 /// The least window: two blocks, so that one can be in flight while one arrives.
 const LEAST_WINDOW: u64 = 128 << 10;
@@ -46,16 +47,16 @@ pub struct ReadAheadPace {
 
 impl Default for ReadAheadPace {
     fn default() -> Self {
-        Self::new()
+        Self::over_path(0)
     }
 }
 
 impl ReadAheadPace {
-    /// A pace that has seen nothing yet.
+    /// A pace that has seen nothing yet, for a path that `path_bytes` in flight fill (0: unknown).
     #[must_use]
-    pub fn new() -> Self {
+    pub fn over_path(path_bytes: u64) -> Self {
         Self {
-            window: FIRST_WINDOW,
+            window: path_bytes.clamp(FIRST_WINDOW, WINDOW_MAX),
             asked: 0,
             sent: 0,
             received: 0,
@@ -134,8 +135,16 @@ mod tests {
     /// Runs a path of `rate` bytes a second and `delay` there and back with blocks of 64 KiB for
     /// `seconds`. Returns the bytes that arrived, and the longest time that a block was in flight.
     fn run(rate: f64, delay: Duration, seconds: f64) -> (u64, Duration) {
+        run_with(ReadAheadPace::default(), rate, delay, seconds)
+    }
+
+    fn run_with(
+        mut pace: ReadAheadPace,
+        rate: f64,
+        delay: Duration,
+        seconds: f64,
+    ) -> (u64, Duration) {
         const BLOCK: u64 = 65_536;
-        let mut pace = ReadAheadPace::new();
         let mut now = Time::ZERO;
         let mut free_at = Time::ZERO;
         let mut under_way: VecDeque<(Time, Time)> = VecDeque::new();
@@ -163,6 +172,15 @@ mod tests {
     }
 
     #[test]
+    fn known_path_is_full_from_the_first_block() {
+        let (rate, delay) = (6_480_000.0, Duration::from_millis(500));
+        let pace = ReadAheadPace::over_path((rate * delay.as_secs_f64()) as u64);
+        // Nothing arrives in the first round trip, and the link is never idle after it.
+        let (bytes, _) = run_with(pace, rate, delay, 5.0);
+        assert!(bytes as f64 > 0.97 * 4.5 * rate, "{bytes}");
+    }
+
+    #[test]
     fn slow_path_stays_busy_with_two_blocks() {
         let (bytes, longest) = run(193_000.0, Duration::from_millis(60), 30.0);
         assert!(bytes as f64 > 0.97 * 30.0 * 193_000.0, "{bytes}");
@@ -172,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_count_that_cannot_be_is_ignored() {
-        let mut pace = ReadAheadPace::new();
+        let mut pace = ReadAheadPace::default();
         pace.asked(10);
         pace.answered(Time::ZERO, 10, 10);
         pace.received(Time::ZERO, 11);

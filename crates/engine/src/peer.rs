@@ -122,6 +122,15 @@ impl PeerState {
         self.remembered = self.session.datagrams_remembered().or(self.remembered);
     }
 
+    /// Bytes in flight that fill the path to the peer without a queue; 0 before it was measured.
+    pub(crate) fn path_bytes(&self) -> u64 {
+        let path = self.session.datagrams_remembered().or(self.remembered);
+        path.map_or(0, |path| {
+            let bits = path.rate.bits_per_second() as f64 * path.rtt.as_secs_f64();
+            (bits / 8.0) as u64
+        })
+    }
+
     /// Returns true if the peer accepts new flows.
     pub(crate) fn takes_flows(&self) -> bool {
         self.reach == PeerReachability::Up && self.full_until.is_none()

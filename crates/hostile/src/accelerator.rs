@@ -299,6 +299,7 @@ pub(crate) fn context(port: u16) -> HalfContext {
             accounts: settings.accounts,
             keytab: settings.keytab,
         },
+        path_bytes: 0,
         random: SeededRandom::from_seed(1),
     }
 }

@@ -605,6 +605,7 @@ fn endpoint_mapper_and_mailbox_ports_get_their_halves() {
         client: ([198, 18, 0, 1], 50_000).into(),
         server: server(port),
         delegated: DelegatedKeys::default(),
+        path_bytes: 0,
         random: SeededRandom::from_seed(2),
     };
     assert!(!state.serves(Time::ZERO, server(6001)));

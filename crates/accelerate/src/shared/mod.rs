@@ -63,6 +63,9 @@ pub struct HalfContext {
     pub server: SocketAddr,
     /// The keys that the operator has delegated to this node.
     pub delegated: DelegatedKeys,
+    /// Bytes in flight that fill the path to the other node without a queue, by the last measurement of this node's
+    /// own packets; 0 before the first.
+    pub path_bytes: u64,
     /// Chance that no other flow has.
     pub random: SeededRandom,
 }

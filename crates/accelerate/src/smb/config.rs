@@ -68,6 +68,8 @@ pub struct SmbSettings {
     pub channels: ChannelPolicy,
     /// See [`DurablePolicy`].
     pub durable: DurablePolicy,
+    /// Bytes in flight that fill the path to the near half, as the engine has measured it; 0: unknown.
+    pub path_bytes: u64,
 }
 
 impl SmbSettings {
@@ -80,6 +82,7 @@ impl SmbSettings {
         may_store_decrypted: false,
         channels: ChannelPolicy::Several,
         durable: DurablePolicy::Decline,
+        path_bytes: 0,
     };
 }
 

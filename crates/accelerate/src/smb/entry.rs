@@ -111,6 +111,7 @@ fn parse(table: &SettingsTable) -> ParsedSettings {
         may_store_decrypted: reader.switch("store_decrypted")?.unwrap_or(false),
         channels: reader.choice("channels", CHANNELS)?.unwrap_or_default(),
         durable: reader.choice("durable", DURABLE)?.unwrap_or_default(),
+        path_bytes: 0,
     };
     reader.finish()?;
     Ok(Arc::new(settings))
@@ -166,6 +167,7 @@ impl AcceleratorSettings for SmbSettings {
             let settings = Self {
                 accounts: context.delegated.accounts,
                 keytab: context.delegated.keytab,
+                path_bytes: context.path_bytes,
                 ..settings.clone()
             };
             build(half, settings, context.random)

@@ -296,6 +296,7 @@ impl Engine {
             client: open.client,
             server: open.server,
             delegated: self.config.policy.accelerators.delegated.clone(),
+            path_bytes: self.peers.get(&node).map_or(0, PeerState::path_bytes),
             random: SeededRandom::from_seed(self.flow_random.next_u64()),
         };
         FlowParameters {

@@ -698,7 +698,11 @@ impl Smb2FarHalf {
                 Some(agreed) if agreed.is_large_mtu() => read_max.min(AHEAD_BLOCK_MAX),
                 _ => read_max.min(65_536),
             };
-            open.reads = Some(ReadAhead::new(answer.end_of_file, most));
+            open.reads = Some(ReadAhead::new(
+                answer.end_of_file,
+                most,
+                self.settings.path_bytes,
+            ));
             self.reading.push_back(file);
             self.tell_near(HalfFrame::EndOfFile {
                 file,

@@ -267,6 +267,7 @@ impl Smb2FarHalf {
             true => Smb2Splitter::taking_sealed,
             false => Smb2Splitter::new,
         };
+        let pace = ReadAheadPace::over_path(settings.path_bytes);
         Self {
             set_ups: PendingSetUps::new(&settings),
             sessions: SessionTable::default(),
@@ -297,7 +298,7 @@ impl Smb2FarHalf {
             leases: LeaseTable::default(),
             breaking: Vec::new(),
             reading: VecDeque::new(),
-            pace: ReadAheadPace::new(),
+            pace,
             ahead_credits: 0,
             early: 0,
             early_sets: 0,

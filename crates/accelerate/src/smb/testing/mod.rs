@@ -129,6 +129,7 @@ pub fn settings() -> SmbSettings {
         may_store_decrypted: true,
         channels: ChannelPolicy::One,
         durable: DurablePolicy::Decline,
+        path_bytes: 0,
         consistency: ConsistencyMode::Relaxed {
             staleness: ConsistencyMode::STALENESS,
         },

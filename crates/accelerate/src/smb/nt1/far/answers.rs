@@ -312,7 +312,7 @@ impl Smb1FarHalf {
             };
             let read_max = agreed.read_max(self.client);
             let may_read = may_read && read_max >= READ_LEAST;
-            open.reads = may_read.then(|| reads(answer.size, read_max));
+            open.reads = may_read.then(|| reads(answer.size, read_max, self.settings.path_bytes));
             // What was under way beside it may have been done behind it.
             let is_certain = self.changing == 0 && self.changed_at < position;
             if let Some(reads) = open.reads.as_mut().filter(|_| !is_certain) {

@@ -271,6 +271,7 @@ pub(crate) struct Smb1FarHalf {
 impl Smb1FarHalf {
     /// A half for a flow on which the client's first message, and nothing more, has passed.
     pub(crate) fn new(settings: SmbSettings) -> Self {
+        let pace = ReadAheadPace::over_path(settings.path_bytes);
         Self {
             settings,
             state: Smb1FarState::Watching,
@@ -295,7 +296,7 @@ impl Smb1FarHalf {
             early_breaks: Vec::new(),
             has_other_oplocks: false,
             reading: VecDeque::new(),
-            pace: ReadAheadPace::new(),
+            pace,
             own: 0,
             early: 0,
             changing: 0,
