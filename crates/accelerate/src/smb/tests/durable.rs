@@ -118,6 +118,9 @@ fn kernel_reads_and_writes_small_files_in_few_round_trips() {
     assert!(world.let_go.is_none());
 }
 
+/// Builds a request about an open file.
+type RequestBuilder = fn(FileId) -> Smb2Message;
+
 #[test]
 fn flushed_file_closes_at_once() {
     let mut world = world_with(0);
@@ -131,7 +134,7 @@ fn flushed_file_closes_at_once() {
     world.ask(0, &messages::flush(file));
     assert!(is_answered_here(&mut world, &messages::close(file)));
     // A change behind the FLUSH is the CLOSE's to report, and so is what it does besides.
-    let changes: [(fn(FileId) -> Smb2Message, bool); 4] = [
+    let changes: [(RequestBuilder, bool); 4] = [
         (|file| messages::write(file, 0, b"more"), false),
         (messages::set_basic, false),
         (messages::lock, true),
