@@ -28,7 +28,7 @@ use super::super::request::{RequestDetail, RequestRop, read_requests};
 use super::super::response::{ResponseDetail, ResponseList, ResponseTail, read_responses};
 use super::history::{AnsweredCall, CallPosition};
 use super::message::{HalfMessage, LaneEnd, LaneId, MessageReader, WriterKind};
-use super::objects::{ObjectRole, ServerObjects, is_clean};
+use super::objects::{ObjectRole, ServerObjects, SessionObjects, is_clean};
 use super::sessions::{SessionPlace, SessionUse};
 use super::{
     CALL_FAILED, CONTEXTS_MAX, CallOutcome, HANDLES_MAX, LANE_FIRST, LANE_MAX, LANES_MAX,
@@ -158,7 +158,7 @@ enum CurrentCall {
 
 #[derive(Debug, Default)]
 struct FarContext {
-    objects: ServerObjects,
+    objects: SessionObjects,
     lanes: BTreeMap<u32, FarLane>,
     /// The client's last read of one ROP, for streams that are read on at the second one.
     last_read: Option<Bytes>,
@@ -553,6 +553,9 @@ impl TacticsFar {
                         let session = self.contexts.entry(context).or_default();
                         session.is_shared = true;
                         session.failed = self.place.failed(context);
+                        if let Some(objects) = self.place.objects(context) {
+                            session.objects = objects;
+                        }
                         session.events.put_slice(&self.place.take_events(context));
                     }
                     return Some(place);
@@ -581,12 +584,15 @@ impl TacticsFar {
             Some(WorkCall::Leave { context, events }) => {
                 let mut undelivered = BytesMut::from(&events[..]);
                 let mut failed = BTreeMap::new();
+                let mut objects = SessionObjects::default();
                 if let Some(session) = self.contexts.get_mut(&context) {
                     session.is_leaving = false;
                     undelivered.put_slice(&session.events.split());
                     failed = session.failed.clone();
+                    objects = session.objects.clone();
                 }
-                self.place.left(context, failed, undelivered.freeze());
+                self.place
+                    .left(context, failed, undelivered.freeze(), objects);
             }
             Some(WorkCall::Stub { call, opnum, stub }) => {
                 let context = ContextHandle::of_stub(&stub);
@@ -609,7 +615,7 @@ impl TacticsFar {
                                 self.close();
                                 return;
                             }
-                            session.objects.forget_all();
+                            session.objects.with(ServerObjects::forget_all);
                             session.writers.clear();
                         }
                         _ => {}
@@ -768,7 +774,9 @@ impl TacticsFar {
         };
         if let FarLaneKind::Stream { position } = lane.kind {
             let target = position.saturating_sub(moved);
-            session.objects.set_position(end.lane.handle, Some(target));
+            session
+                .objects
+                .with(|objects| objects.set_position(end.lane.handle, Some(target)));
         }
         self.undos.push_back((end.lane.context, undo));
     }
@@ -825,7 +833,7 @@ impl TacticsFar {
                 return;
             }
             if let Some(session) = self.contexts.get_mut(&request.context) {
-                session.objects.forget_all();
+                session.objects.with(ServerObjects::forget_all);
                 session.position.forget_call();
             }
             self.send(&HalfMessage::StubAnswer { call, outcome });
@@ -838,7 +846,9 @@ impl TacticsFar {
         if let Some(session) = self.contexts.get_mut(&request.context)
             && response.result == 0
         {
-            lists = session.objects.observe(&requests, &asked, &answers);
+            lists = session
+                .objects
+                .with(|objects| objects.observe(&requests, &asked, &answers));
             for release in requests.iter().filter(|one| one.id == id::RELEASE) {
                 if let Some(handle) = asked.handle(release.index) {
                     session.released(handle);
@@ -901,7 +911,7 @@ impl TacticsFar {
 
     fn unread_answered(&mut self, call: u32, request: &RpcRequest, outcome: CallOutcome) {
         if let Some(session) = self.contexts.get_mut(&request.context) {
-            session.objects.forget_all();
+            session.objects.with(ServerObjects::forget_all);
             session.writers.clear();
             session.position.forget_call();
         }
@@ -921,7 +931,8 @@ impl TacticsFar {
         let handle = requests.first().and_then(|first| asked.handle(first.index));
         if let (Some(handle), Some(session)) = (handle, self.contexts.get_mut(&request.context)) {
             session.failed.insert(handle, result);
-            for around in session.objects.items_around(handle).unwrap_or_default() {
+            let around = session.objects.with(|objects| objects.items_around(handle));
+            for around in around.unwrap_or_default() {
                 session.failed.insert(around, result);
             }
             session.writers.remove(&handle);
@@ -1059,7 +1070,7 @@ impl TacticsFar {
         };
         let mut lists = session
             .objects
-            .observe(&lane.requests, &lane.asked, &answers);
+            .with(|objects| objects.observe(&lane.requests, &lane.asked, &answers));
         if lane.kind == FarLaneKind::Script {
             return self.step_answered(context, response, &answers, lists);
         }
@@ -1198,17 +1209,17 @@ impl FarContext {
             };
             match one.detail {
                 RequestDetail::OpenStream { mode, .. } if mode != 0 => {
-                    let stream = self.objects.get(handle);
-                    if stream.is_some_and(|object| object.parent.is_some()) {
+                    let parent = self.objects.with(|objects| objects.get(handle)?.parent);
+                    if parent.is_some() {
                         self.writers.insert(handle);
                         promises.push(LanePromise::Writes(handle, WriterKind::Stream));
                     }
                 }
                 RequestDetail::Data { length, .. } if one.id == id::DESTINATION_PUT_BUFFER => {
-                    let status = put_status(answer, &responses, place, length);
-                    let is_known = self.objects.items_around(handle).is_some();
-                    if let Some(status) = status.filter(|_| is_known && self.writers.insert(handle))
-                    {
+                    let around = self.objects.with(|objects| objects.items_around(handle));
+                    let status =
+                        put_status(answer, &responses, place, length).filter(|_| around.is_some());
+                    if let Some(status) = status.filter(|_| self.writers.insert(handle)) {
                         let kind = WriterKind::Destination { status };
                         promises.push(LanePromise::Writes(handle, kind));
                     }
@@ -1252,7 +1263,10 @@ impl FarContext {
                     tag,
                     is_read_only: true,
                     position: Some(position),
-                } = self.objects.get(handle)?.role
+                } = self
+                    .objects
+                    .with(|objects| objects.get(handle).cloned())?
+                    .role
                 else {
                     return None;
                 };

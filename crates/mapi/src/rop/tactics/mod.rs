@@ -20,7 +20,8 @@
 //!   the server refuses one of them, every later ROP on that object and on the objects around it
 //!   (Commit, SaveChanges) fails with the server's error.
 //! - **Events** (RopNotify, RopPending) that arrive with an answer of a lane are appended to the
-//!   client's next answer, in the server's order.
+//!   client's next answer, in the server's order. An answer with a response that is not known keeps
+//!   its own events in front of them, because the place where they begin is not known either.
 //!
 //! - **One connection**: tactics are for sessions that one connection uses. [`SessionTable`] knows the
 //!   connections of each session, and has the first one end its tactics before the second one's first

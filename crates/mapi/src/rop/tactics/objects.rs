@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use accelerate::shared::SharedHandle;
+
 use super::super::buffer::RopBuffer;
 use super::super::id;
 use super::super::request::{RequestDetail, RequestRop};
@@ -41,6 +43,23 @@ pub(super) enum ObjectRole {
 #[derive(Debug, Default)]
 pub(super) struct ServerObjects {
     objects: BTreeMap<u32, ServerObject>,
+}
+
+/// The objects of one session, for all connections that use it. A clone has the same objects.
+#[derive(Clone, Debug)]
+pub(super) struct SessionObjects(SharedHandle<ServerObjects>);
+
+impl Default for SessionObjects {
+    fn default() -> Self {
+        Self(SharedHandle::new(ServerObjects::default()))
+    }
+}
+
+impl SessionObjects {
+    /// Works on the objects.
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut ServerObjects) -> R) -> R {
+        self.0.with(work)
+    }
 }
 
 impl ServerObjects {

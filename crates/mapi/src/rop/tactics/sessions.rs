@@ -26,6 +26,7 @@ use accelerate::shared::SharedHandle;
 use bytes::Bytes;
 
 use super::history::{AnsweredCall, CallHistory, CallPosition, ExpectedCall};
+use super::objects::SessionObjects;
 use crate::emsmdb::ContextHandle;
 
 /// Sessions of one flow. Clients open a few.
@@ -88,6 +89,9 @@ enum SharedSession {
         sources: BTreeMap<u32, u64>,
         /// Events that the client has not got.
         events: Bytes,
+        /// The objects of the session. The flows share them: without a table's columns, a flow
+        /// cannot put `events` in front of those in the table's rows.
+        objects: SessionObjects,
     },
 }
 
@@ -212,7 +216,14 @@ impl SessionTable {
         )
     }
 
-    fn left(&mut self, flow: u64, key: SessionKey, failed: BTreeMap<u32, u32>, events: Bytes) {
+    fn left(
+        &mut self,
+        flow: u64,
+        key: SessionKey,
+        failed: BTreeMap<u32, u32>,
+        events: Bytes,
+        objects: SessionObjects,
+    ) {
         let Some(session) = self.sessions.get_mut(&key) else {
             return;
         };
@@ -234,6 +245,7 @@ impl SessionTable {
             failed,
             sources: BTreeMap::new(),
             events,
+            objects,
         };
     }
 }
@@ -298,11 +310,26 @@ impl SessionPlace {
             .with(|table| table.is_leaving(self.flow, self.key(context)))
     }
 
-    /// This flow has ended its tactics. These objects fail, and the client has not got these
-    /// events.
-    pub(super) fn left(&self, context: ContextHandle, failed: BTreeMap<u32, u32>, events: Bytes) {
+    /// This flow has ended its tactics. The objects in `failed` fail, and the client has not got
+    /// these events.
+    pub(super) fn left(
+        &self,
+        context: ContextHandle,
+        failed: BTreeMap<u32, u32>,
+        events: Bytes,
+        objects: SessionObjects,
+    ) {
         self.table
-            .with(|table| table.left(self.flow, self.key(context), failed, events));
+            .with(|table| table.left(self.flow, self.key(context), failed, events, objects));
+    }
+
+    /// The objects of a session that several flows use.
+    pub(super) fn objects(&self, context: ContextHandle) -> Option<SessionObjects> {
+        self.table
+            .with(|table| match table.sessions.get(&self.key(context)) {
+                Some(SharedSession::Together { objects, .. }) => Some(objects.clone()),
+                Some(SharedSession::Alone { .. } | SharedSession::Leaving { .. }) | None => None,
+            })
     }
 
     /// Takes the events that the flow of the next call delivers.
@@ -424,7 +451,12 @@ mod tests {
         assert_eq!(table.with(SessionTable::poll_wake), None);
         assert!(first.is_leaving(CONTEXT) && !second.is_leaving(CONTEXT));
         assert_eq!(first.begin(CONTEXT), SessionUse::Alone);
-        first.left(CONTEXT, BTreeMap::from([(7, 5)]), Bytes::from_static(&[9]));
+        first.left(
+            CONTEXT,
+            BTreeMap::from([(7, 5)]),
+            Bytes::from_static(&[9]),
+            SessionObjects::default(),
+        );
         assert_eq!(table.with(SessionTable::poll_wake), Some(2));
         assert_eq!(table.with(SessionTable::poll_wake), Some(3));
         for place in [&first, &second, &third] {

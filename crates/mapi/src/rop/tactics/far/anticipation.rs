@@ -417,7 +417,7 @@ impl TacticsFar {
         }
         if let Some(session) = self.contexts.get_mut(&context) {
             for handle in handles {
-                session.objects.forget(*handle);
+                session.objects.with(|objects| objects.forget(*handle));
                 session.released(*handle);
             }
         }
@@ -446,7 +446,8 @@ impl FarContext {
         if self.rewound.contains(&handle) {
             return None;
         }
-        match (&only.detail, &self.objects.get(handle)?.role) {
+        let object = self.objects.with(|objects| objects.get(handle).cloned())?;
+        match (&only.detail, object.role) {
             (
                 RequestDetail::ReadStream { .. },
                 ObjectRole::Stream {
@@ -454,9 +455,7 @@ impl FarContext {
                     position: Some(position),
                     ..
                 },
-            ) => Some(FarLaneKind::Stream {
-                position: *position,
-            }),
+            ) => Some(FarLaneKind::Stream { position }),
             (
                 RequestDetail::QueryRows { advances: true, .. },
                 ObjectRole::Table { columns: Some(_) },

@@ -609,6 +609,27 @@ fn events_keep_their_order() {
 }
 
 #[test]
+fn rows_on_second_connection_keep_event_order() {
+    let generation = ClientGeneration::Single;
+    let mut server = MailServer::new();
+    server.event_every = 1;
+    let mut world = TacticsWorld::new(server, Duration::from_millis(50), None);
+    let second = world.connect();
+    let store = world.rops(generation, &[logon()], &[NO_HANDLE]).handles[0];
+    let rops = [contents_table(0, 1), set_columns(1), query_rows(1, 10)];
+    let opened = world.rops(generation, &rops, &[store, NO_HANDLE]);
+    // The rows that are read ahead bring events that the client gets later.
+    world.wait(Duration::from_secs(1));
+    let more = generation.request(&[query_rows(0, 10)], &[opened.handles[1]]);
+    let response = world.call_on(second, &more);
+    let mut answer = RopBuffer::read(&response.buffers[0].bytes).unwrap();
+    let mut events = strip_events(&mut answer.rops);
+    assert!(events.len() > 1, "{events:?}");
+    assert!(events.is_sorted(), "{events:?}");
+    assert_eq!(events.pop(), Some(world.server.calls));
+}
+
+#[test]
 fn stream_data_crosses_as_payload() {
     let generation = ClientGeneration::Xp;
     let mut world = TacticsWorld::new(server_with(100_000), Duration::from_millis(50), None);

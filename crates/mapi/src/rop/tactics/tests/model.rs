@@ -477,6 +477,16 @@ fn random_calls_around_broken_connections_get_direct_answers() {
     }
 }
 
+/// Runs that have failed. To look into one seed alone, put it here.
+const FORMER_FAILURES: [(u64, ModelConditions); 1] = [(254, TWO)];
+
+#[test]
+fn former_failures_get_the_direct_answers() {
+    for (seed, conditions) in FORMER_FAILURES {
+        run(seed, conditions);
+    }
+}
+
 #[test]
 #[ignore = "takes minutes"]
 fn random_calls_get_the_direct_answers_long() {
