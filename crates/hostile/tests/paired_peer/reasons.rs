@@ -67,7 +67,7 @@ fn unknown_reason_is_shown_by_number() {
             .reset(flow, ResetReason::HostReset);
         site.exchange();
     }
-    assert_eq!(unknown, 256 - 16);
+    assert_eq!(unknown, 256 - 17);
 }
 
 /// Returns the output of `why` for the flow's accelerator.
