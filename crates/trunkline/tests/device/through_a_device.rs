@@ -68,7 +68,8 @@ fn flows_of_all_ports_reach_theirs() {
         ports = 3
         transit = [{ size = "64B", time = "50us" }]
         [output]
-        queue = { packets = 100 }
+        # More than all packets of the run, so that no pause of the machine loses one.
+        queue = { packets = 10000 }
         "#,
     );
     let udp = r#"{ from = [0, 1, 2], to = [1, 2, 0], packets = 3000, sizes = [{ size = "200B" }],
