@@ -28,6 +28,7 @@ use super::super::request::{RequestDetail, RequestRop, read_requests};
 use super::super::response::{ResponseDetail, ResponseList, ResponseTail, read_responses};
 use super::history::{AnsweredCall, CallPosition};
 use super::message::{HalfMessage, LaneEnd, LaneId, MessageReader, WriterKind};
+use super::near::{EVENTS_MAX, attach_events};
 use super::objects::{ObjectRole, ServerObjects, SessionObjects, is_clean};
 use super::sessions::{SessionPlace, SessionUse};
 use super::{
@@ -556,7 +557,6 @@ impl TacticsFar {
                         if let Some(objects) = self.place.objects(context) {
                             session.objects = objects;
                         }
-                        session.events.put_slice(&self.place.take_events(context));
                     }
                     return Some(place);
                 }
@@ -858,6 +858,22 @@ impl TacticsFar {
             let (without, own) = without_events(response, &answers, &mut lists);
             response = without;
             session.events.put_slice(&own);
+            let attached = match is_answered {
+                true => None,
+                false => self.place.with_events(request.context, |waiting| {
+                    // The client's next call may be on another connection. An event that has no
+                    // room in this answer goes with that call's answer.
+                    waiting.push_back(session.events.split().freeze());
+                    waiting.retain(|event| !event.is_empty());
+                    let room = request.envelope.out_max();
+                    attach_events(waiting, &mut response, room);
+                    waiting.len() <= EVENTS_MAX
+                }),
+            };
+            if attached == Some(false) {
+                self.close();
+                return;
+            }
             events = session.events_for_near();
             if is_clean(&lists) && !is_answered && !session.is_shared {
                 promises = session.promises(request, &asked, &requests, &answers, &lists);

@@ -28,7 +28,7 @@ const EXTENDED_HEADER: usize = 8;
 /// The most bytes of one ROP buffer in an answer.
 const BUFFER_MAX: usize = 0x7fff;
 /// Events that wait for an answer with room. More of them end the connection.
-const EVENTS_MAX: usize = 4096;
+pub(super) const EVENTS_MAX: usize = 4096;
 /// Requests of a script that wait for their answers. The far machine promises one after the other.
 const PROMISED_MAX: usize = 64;
 /// The age at which an answer of a script is out of date. A program makes the calls of one action
@@ -1019,7 +1019,11 @@ fn made_here(batch: &ReadBatch, rops: Bytes) -> RpcResponse {
 }
 
 /// Appends events to an answer as far as there is room.
-fn attach_events(events: &mut VecDeque<Bytes>, response: &mut RpcResponse, out_max: usize) {
+pub(super) fn attach_events(
+    events: &mut VecDeque<Bytes>,
+    response: &mut RpcResponse,
+    out_max: usize,
+) {
     if response.result != 0 {
         return;
     }

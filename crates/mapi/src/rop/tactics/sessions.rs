@@ -87,8 +87,8 @@ enum SharedSession {
         failed: BTreeMap<u32, u32>,
         /// Transfers of which the client has still to take answers, with the flow that has them.
         sources: BTreeMap<u32, u64>,
-        /// Events that the client has not got.
-        events: Bytes,
+        /// Events that wait for the session's next answer with room, on any of its flows.
+        events: VecDeque<Bytes>,
         /// The objects of the session. The flows share them: without a table's columns, a flow
         /// cannot put `events` in front of those in the table's rows.
         objects: SessionObjects,
@@ -244,7 +244,7 @@ impl SessionTable {
             flows,
             failed,
             sources: BTreeMap::new(),
-            events,
+            events: VecDeque::from([events]),
             objects,
         };
     }
@@ -332,14 +332,16 @@ impl SessionPlace {
             })
     }
 
-    /// Takes the events that the flow of the next call delivers.
-    pub(super) fn take_events(&self, context: ContextHandle) -> Bytes {
+    /// Works on the events that wait for the next answer of a session that several flows use.
+    pub(super) fn with_events<R>(
+        &self,
+        context: ContextHandle,
+        work: impl FnOnce(&mut VecDeque<Bytes>) -> R,
+    ) -> Option<R> {
         self.table
             .with(|table| match table.sessions.get_mut(&self.key(context)) {
-                Some(SharedSession::Together { events, .. }) => std::mem::take(events),
-                Some(SharedSession::Alone { .. } | SharedSession::Leaving { .. }) | None => {
-                    Bytes::new()
-                }
+                Some(SharedSession::Together { events, .. }) => Some(work(events)),
+                Some(SharedSession::Alone { .. } | SharedSession::Leaving { .. }) | None => None,
             })
     }
 
@@ -463,8 +465,9 @@ mod tests {
             assert_eq!(place.begin(CONTEXT), SessionUse::Together);
             assert_eq!(place.failed(CONTEXT), BTreeMap::from([(7, 5)]));
         }
-        assert_eq!(second.take_events(CONTEXT)[..], [9]);
-        assert!(first.take_events(CONTEXT).is_empty());
+        let taken = second.with_events(CONTEXT, |events| events.pop_front());
+        assert_eq!(taken, Some(Some(Bytes::from_static(&[9]))));
+        assert_eq!(first.with_events(CONTEXT, |events| events.len()), Some(0));
         second.released(CONTEXT, 7);
         assert!(first.failed(CONTEXT).is_empty());
         for flow in [1, 2, 3] {

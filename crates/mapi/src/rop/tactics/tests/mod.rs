@@ -630,6 +630,31 @@ fn rows_on_second_connection_keep_event_order() {
 }
 
 #[test]
+fn events_without_room_go_to_the_next_connection() {
+    let generation = ClientGeneration::Single;
+    let mut server = MailServer::new();
+    server.event_every = 1;
+    server.rows = 5000;
+    let mut world = TacticsWorld::new(server, Duration::from_millis(50), None);
+    let second = world.connect();
+    let store = world.rops(generation, &[logon()], &[NO_HANDLE]).handles[0];
+    let rops = [contents_table(0, 1), set_columns(1), query_rows(1, 10)];
+    let opened = world.rops(generation, &rops, &[store, NO_HANDLE]);
+    world.wait(Duration::from_secs(1));
+    // These rows fill their answer.
+    let rows = generation.request(&[query_rows(0, 3000)], &[opened.handles[1]]);
+    let properties = generation.request(&[get_properties(0)], &[store]);
+    let mut events = Vec::new();
+    for (pair, request) in [(second, &rows), (0, &properties), (second, &properties)] {
+        let response = world.call_on(pair, request);
+        let mut answer = RopBuffer::read(&response.buffers[0].bytes).unwrap();
+        events.extend(strip_events(&mut answer.rops));
+    }
+    assert!(events.is_sorted(), "{events:?}");
+    assert_eq!(events.len() as u32, 1 + world.server.calls - events[0]);
+}
+
+#[test]
 fn stream_data_crosses_as_payload() {
     let generation = ClientGeneration::Xp;
     let mut world = TacticsWorld::new(server_with(100_000), Duration::from_millis(50), None);

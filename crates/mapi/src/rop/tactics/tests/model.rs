@@ -416,6 +416,7 @@ fn run(seed: u64, conditions: ModelConditions) -> ModelCounts {
         return counts;
     }
     world.wait(Duration::from_secs(10));
+    assert!(seen.is_sorted(), "seed {seed}: events {seen:?}");
     let may_lose_events = conditions.breaks.is_some();
     let in_order = seen.iter().copied().eq(1..=seen.len() as u32);
     assert!(in_order || may_lose_events, "seed {seed}: events {seen:?}");
