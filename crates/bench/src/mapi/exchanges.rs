@@ -134,10 +134,11 @@ pub fn interrupted_sends(
     let mut lane = MapiLane::create(environment, python)?;
     lane.set_words(SLOW_LINK.map(str::to_owned).to_vec())?;
     lane.set_content(SLOW_BYTES, 1_000, BODY)?;
-    lane.start_nodes(MailMode::Application)?;
     let mut results = Vec::new();
     for client in MailClient::ALL {
         for site in [LabSite::Near, LabSite::Far] {
+            // The watchdog's new process of the node killed before is not ours to kill.
+            lane.start_nodes(MailMode::Application)?;
             lane.start_server()?;
             results.push(lane.interrupt_send(client, site)?);
         }
