@@ -82,13 +82,12 @@ fn flows_of_all_ports_reach_theirs() {
     let document = report::document(&result);
     let summary = result.runs[0].outcome.summary;
     assert!(summary.sent > 3_100, "{document:#}");
-    assert_eq!(summary.delivered, summary.sent, "{document:#}");
+    // Packets of different ports may overtake each other.
+    let arrived = summary.delivered + summary.reordered;
+    assert_eq!(arrived, summary.sent, "{document:#}");
     assert_eq!(result.runs[0].outcome.arrivals.misrouted, 0);
     let counters = device.stop().unwrap();
-    assert!(
-        counters.delivered_packets >= summary.delivered,
-        "{counters:#?}"
-    );
+    assert!(counters.delivered_packets >= arrived, "{counters:#?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lab::servers::ServerKind;
 use serde_json::Value;
 
-use crate::setting::{mailbox_python, smb_python, turn};
+use crate::setting::{mailbox_python, shared_turn, smb_python};
 
 const PLAN: &str = r#"
 title = "A small campaign"
@@ -103,7 +103,7 @@ fn run(plan: &Path, kept: &Path) -> Command {
 #[test]
 fn killed_campaign_continues_without_repeating() {
     let kinds = [ServerKind::Http, ServerKind::Ftp, ServerKind::Smb];
-    let Some(_turn) = turn("campaign", &kinds) else {
+    let Some(_turn) = shared_turn("campaign", &kinds) else {
         return;
     };
     let directory = tempfile::tempdir().expect("a temporary directory");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bench::mapi::{self, MailAction, MapiCellResult};
 use host::command;
 
-use crate::setting::{environment, mailbox_python, turn};
+use crate::setting::{environment, mailbox_python, shared_turn};
 
 /// The Python with impacket, or a remark that it is missing.
 fn required_python() -> Option<PathBuf> {
@@ -39,7 +39,7 @@ fn all_are_accelerated(results: &[MapiCellResult]) {
 
 #[test]
 fn mail_clients_are_accelerated_with_and_without_protection() {
-    let Some(_turn) = turn("mail clients", &[]) else {
+    let Some(_turn) = shared_turn("mail clients", &[]) else {
         return;
     };
     let actions = [
@@ -54,8 +54,9 @@ fn mail_clients_are_accelerated_with_and_without_protection() {
 }
 
 #[test]
+#[ignore = "takes two minutes"]
 fn saved_messages_outlive_a_killed_node() {
-    let Some(_turn) = turn("mail through killed nodes", &[]) else {
+    let Some(_turn) = shared_turn("mail through killed nodes", &[]) else {
         return;
     };
     let Some(python) = required_python() else {
@@ -71,7 +72,7 @@ fn saved_messages_outlive_a_killed_node() {
 
 #[test]
 fn kerberos_mail_sessions_are_accelerated_with_a_keytab() {
-    let Some(_turn) = turn("mail clients by Kerberos", &[]) else {
+    let Some(_turn) = shared_turn("mail clients by Kerberos", &[]) else {
         return;
     };
     if command::find("krb5kdc").is_none() {
@@ -108,7 +109,7 @@ fn kerberos_mail_sessions_are_accelerated_with_a_keytab() {
 #[test]
 #[ignore = "takes a minute"]
 fn mail_clients_are_accelerated_long_profile() {
-    let Some(_turn) = turn("mail clients, long profile", &[]) else {
+    let Some(_turn) = shared_turn("mail clients, long profile", &[]) else {
         return;
     };
     if let Some(results) = exchange(&MailAction::ALL) {
