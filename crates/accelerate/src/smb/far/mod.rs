@@ -148,7 +148,7 @@ enum RequestPurpose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileChange {
     Write,
-    /// Of another kind that the near half may answer.
+    /// A change by SET_INFO that the near half may answer.
     Plain(PlainChange),
     Other,
 }

@@ -36,9 +36,9 @@ pub(crate) fn position_set(body: &[u8]) -> Option<u64> {
 /// A change of a file that takes effect at once, and leaves nothing for the file's CLOSE to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlainChange {
-    /// Of its times and attributes ([MS-FSCC] §2.4.7, FileBasicInformation).
+    /// New times and attributes ([MS-FSCC] §2.4.7, FileBasicInformation).
     Attributes,
-    /// Of its length ([MS-FSCC] §2.4.13, FileEndOfFileInformation).
+    /// A new length ([MS-FSCC] §2.4.13, FileEndOfFileInformation).
     Length,
 }
 
