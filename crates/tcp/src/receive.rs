@@ -267,7 +267,13 @@ impl ReceiveSide {
             return;
         }
         let most = rtt.map_or(self.gap_delay, |rtt| rtt / GAP_DELAY_SHARE);
-        self.need = AckNeed::At(now + self.gap_delay.min(most));
+        let delay = self.gap_delay.min(most);
+        // On a path without delay nothing waits: a timer that is due already would look like output.
+        self.need = if delay.is_zero() {
+            AckNeed::Now
+        } else {
+            AckNeed::At(now + delay)
+        };
     }
 
     /// A sender that pauses starts again slowly, so its segments are acknowledged at once.
