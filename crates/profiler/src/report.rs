@@ -171,6 +171,10 @@ fn findings(result: &MeasurementResult) -> Vec<String> {
         "packets left the device through another port than expected: check its routes and the cables",
     );
     say(
+        sum(&|run| run.outcome.arrivals.late),
+        "packets came after they counted as lost: raise loss_after in the plan",
+    );
+    say(
         sum(&|run| run.outcome.arrivals.of_earlier_runs),
         "packets came after the end of their run: raise loss_after in the plan",
     );

@@ -1,7 +1,7 @@
 //! The reader of a run: it takes frames out of all rings, tells the traffic machine, answers address
 //! resolution, and takes complete records out.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -50,6 +50,8 @@ pub struct ArrivalCounts {
     pub fragments: u64,
     /// ICMP messages by type and code.
     pub icmp: Vec<IcmpCount>,
+    /// Packets that arrived after they counted as lost, and copies that arrived as late.
+    pub late: u64,
     /// Other frames.
     pub foreign: u64,
 }
@@ -189,6 +191,7 @@ impl<'a> RingReader<'a> {
     pub(super) fn finish(mut self) -> FinishedReading {
         self.shared.machine().stop();
         self.take_records();
+        self.arrivals.late = self.shared.machine().strays();
         if let Some(records) = &mut self.records {
             records.hand_over();
         }
@@ -202,7 +205,7 @@ impl<'a> RingReader<'a> {
     }
 
     fn read_sent(&mut self, port: usize) -> usize {
-        let made = self.shared.made.load(Ordering::Relaxed);
+        let numbers = SequenceNumbers(&self.shared.made);
         let (ring, events) = (&mut self.rings[port].sent, &mut self.events);
         let (span, run) = (&mut self.sent, self.run as u16);
         let lag_max = &mut self.stamp_lag_max;
@@ -216,7 +219,7 @@ impl<'a> RingReader<'a> {
                         *lag_max = lag.max(*lag_max);
                         u64::from(probe.sequence)
                     }
-                    MeasuredFrame::Segment(segment) => full_sequence(segment.identification, made),
+                    MeasuredFrame::Segment(segment) => numbers.full(segment.identification),
                     _ => return,
                 };
                 span.add(at.as_nanos());
@@ -230,7 +233,7 @@ impl<'a> RingReader<'a> {
     }
 
     fn read_received(&mut self, port: usize) -> Result<usize> {
-        let made = self.shared.made.load(Ordering::Relaxed);
+        let numbers = SequenceNumbers(&self.shared.made);
         let ring = &mut self.rings[port].received;
         let (events, counts) = (&mut self.events, &mut self.arrivals);
         let (span, run) = (&mut self.received, self.run as u16);
@@ -243,7 +246,10 @@ impl<'a> RingReader<'a> {
                 let at = Time::from_epoch(frame.stamp);
                 let packet = match parse(frame.bytes) {
                     MeasuredFrame::Probe(probe) => counts.probe(&probe, number, run, at),
-                    MeasuredFrame::Segment(segment) => counts.segment(&segment, number, made, at),
+                    MeasuredFrame::Segment(segment) => {
+                        let sequence = numbers.full(segment.identification);
+                        counts.segment(&segment, number, sequence, at)
+                    }
                     MeasuredFrame::Neighbour => {
                         let port = (number, mac);
                         failure = answer_neighbour(frame.bytes, port, sender).err();
@@ -360,7 +366,7 @@ impl ArrivalCounts {
         &mut self,
         segment: &SegmentPacket<'_>,
         port: u16,
-        made: u64,
+        sequence: u64,
         at: Time,
     ) -> Option<ReceivedPacket> {
         let [a, b, subnet, _] = segment.destination()?.octets();
@@ -373,7 +379,7 @@ impl ArrivalCounts {
             return None;
         }
         Some(ReceivedPacket {
-            sequence: full_sequence(segment.identification, made),
+            sequence,
             at,
             size: segment.packet.len() as u32,
             output: port,
@@ -406,11 +412,19 @@ fn integrity(is_intact: bool) -> PacketIntegrity {
     }
 }
 
-/// The latest of the first `made` sequence numbers with these lowest 16 bits.
-fn full_sequence(low: u16, made: u64) -> u64 {
-    let last = made.saturating_sub(1);
-    let back = (last as u16).wrapping_sub(low);
-    last.saturating_sub(u64::from(back))
+/// Sequence numbers of segments, which carry the lowest 16 bits only, by the number of packets that
+/// the sender has taken out.
+#[derive(Clone, Copy, Debug)]
+struct SequenceNumbers<'a>(&'a AtomicU64);
+
+impl SequenceNumbers<'_> {
+    /// Returns the latest sequence number with these lowest 16 bits. The count is read for each
+    /// frame: the sender goes on while a ring is read, and its newest packets are in that ring.
+    fn full(self, low: u16) -> u64 {
+        let last = self.0.load(Ordering::Acquire).saturating_sub(1);
+        let back = (last as u16).wrapping_sub(low);
+        last.saturating_sub(u64::from(back))
+    }
 }
 
 #[cfg(test)]
@@ -419,10 +433,20 @@ mod tests {
 
     #[test]
     fn low_bits_name_the_latest_packet_with_them() {
-        assert_eq!(full_sequence(5, 6), 5);
-        assert_eq!(full_sequence(5, 65_542), 65_541);
-        assert_eq!(full_sequence(0xffff, 65_540), 65_535);
-        assert_eq!(full_sequence(0, 0), 0);
+        let full = |low, made| SequenceNumbers(&AtomicU64::new(made)).full(low);
+        assert_eq!(full(5, 6), 5);
+        assert_eq!(full(5, 65_542), 65_541);
+        assert_eq!(full(0xffff, 65_540), 65_535);
+        assert_eq!(full(0, 0), 0);
+    }
+
+    #[test]
+    fn packet_sent_during_a_read_keeps_its_number() {
+        let made = AtomicU64::new(6);
+        let numbers = SequenceNumbers(&made);
+        assert_eq!(numbers.full(5), 5);
+        made.fetch_add(1, Ordering::Release);
+        assert_eq!(numbers.full(6), 6);
     }
 
     #[test]

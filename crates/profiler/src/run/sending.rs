@@ -117,7 +117,8 @@ impl SenderTask<'_> {
             self.shared.latest_ns.fetch_max(late, Ordering::Relaxed);
         }
         let made = packets.len() as u64;
-        self.shared.made.fetch_add(made, Ordering::Relaxed);
+        // Before they are sent, so that the reader of the rings finds their numbers.
+        self.shared.made.fetch_add(made, Ordering::Release);
         (now, next)
     }
 
