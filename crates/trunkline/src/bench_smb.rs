@@ -6,6 +6,7 @@
 //! selects names that contain all parts.
 
 mod kernel;
+mod office;
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -51,11 +52,12 @@ pub(crate) struct BenchSmb {
     #[arg(long)]
     json: bool,
     /// Selects the clients. `kernel` measures the Linux kernel's client in a virtual machine, over 20
-    /// Mbit/s with an RTT of 100 ms; its packages are downloaded once (Debian 12).
+    /// Mbit/s with an RTT of 100 ms; its packages are downloaded once (Debian 12). `office` sends the
+    /// requests of office programs and file managers over the same link.
     #[arg(long, value_enum, default_value_t = BenchedClients::Stock)]
     clients: BenchedClients,
-    /// Saves the packets of each of the kernel's cells, as they are at the client and at the server,
-    /// in this directory.
+    /// Saves the packets of each cell of `--clients kernel` or `office`, as they are at the client and
+    /// at the server, in this directory.
     #[arg(long, value_name = "DIRECTORY")]
     captures: Option<PathBuf>,
 }
@@ -67,6 +69,8 @@ pub(crate) enum BenchedClients {
     Stock,
     /// The Linux kernel's client.
     Kernel,
+    /// Requests of office programs, Explorer and Finder.
+    Office,
 }
 
 impl BenchSmb {
@@ -79,13 +83,14 @@ impl BenchSmb {
         match self.clients {
             BenchedClients::Stock => self.run_stock_clients(),
             BenchedClients::Kernel => kernel::run(&self),
+            BenchedClients::Office => office::run(&self),
         }
     }
 
     fn run_stock_clients(self) -> Result<()> {
         ensure!(
             self.captures.is_none(),
-            "--captures is for --clients kernel alone"
+            "--captures is for --clients kernel and --clients office"
         );
         let choice = self.choice();
         ensure!(

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::server::{PASSWORD, SHARE, USER};
 use host::{command, kernel, wait};
 use lab::topology::{LabSite, LabTopology};
-use lab::workload::SMB_CLIENTS;
+use lab::workload::{SMB_CLIENTS, SMB_PATTERNS};
 
 /// A client that takes longer than this for one cell hangs: 1,000 small files at the longest delay
 /// without Trunkline take half an hour.
@@ -37,6 +37,9 @@ pub(super) struct ClientOutcome {
     pub(super) seconds: f64,
     #[serde(default)]
     pub(super) files: usize,
+    /// Number of times that it has waited for answers.
+    #[serde(default)]
+    pub(super) requests: u64,
     pub(super) opens: usize,
     pub(super) closes: usize,
     pub(super) is_identical: bool,
@@ -118,6 +121,7 @@ impl ClientPython {
     fn command(&self, place: &ClientPlace<'_>, order: &Value) -> Result<(Command, PathBuf)> {
         let script = place.directory.join("smb_clients.py");
         fs::write(&script, SMB_CLIENTS)?;
+        fs::write(place.directory.join("smb_patterns.py"), SMB_PATTERNS)?;
         let log = place.directory.join(format!("{}.log", place.host));
         // smbnetfs mounts; with the process its mount namespace and the mount go.
         let mut command = command::new("unshare");

@@ -10,7 +10,8 @@
 //! `clients` runs the client programs (`smb_clients.py`), `freshness` judges what they were told while
 //! another changed it, [`protected`] tries every protection, [`torture`] holds the same pair of nodes
 //! to smbtorture, [`kerberos`] to a client that logs in by a ticket, and [`nt1`] to one that speaks SMB 1. [`kernel`] measures
-//! the client of the Linux kernel, in a virtual machine.
+//! the client of the Linux kernel, in a virtual machine, and [`office`] the requests of office programs and file
+//! managers.
 //!
 //! A lane carries one flow at a time. Lanes whose flows cost next to no processor time (a T1, or a
 //! serial client that waits for a long path) run beside each other; the others run alone.
@@ -22,6 +23,7 @@ mod freshness;
 pub mod kerberos;
 pub mod kernel;
 pub mod nt1;
+pub mod office;
 pub mod protected;
 mod published;
 mod schedule;

@@ -422,6 +422,7 @@ mod tests {
             bytes: 1_000_000,
             seconds,
             files,
+            requests: 0,
             opens: 1,
             closes: 1,
             is_identical: true,

@@ -31,6 +31,9 @@ pub(super) const SHARE: &str = "files";
 /// The same files, in a share that wants each message encrypted.
 pub(super) const ENCRYPTED_SHARE: &str = "encrypted";
 
+/// The share of office programs and file managers: it grants durable handles and has named streams.
+pub(super) const OFFICE_SHARE: &str = "office";
+
 /// Number of smbtorture suites at a time: each has shares of its own, because suites use the same
 /// names.
 pub(super) const TORTURE_LANES: usize = 4;
@@ -61,6 +64,7 @@ pub(super) enum RequestsAtOnce {
 #[derive(Debug)]
 pub(super) struct SmbServer {
     files: PathBuf,
+    office_files: PathBuf,
     process: RunningProcess,
 }
 
@@ -89,6 +93,7 @@ impl SmbServer {
         let site = LabSite::Far;
         let home = run.subdirectory("smb-server")?;
         let files = directory(&home, SHARE)?;
+        let office_files = directory(&home, OFFICE_SHARE)?;
         let map = home.join("users");
         fs::write(&map, format!("{UNIX_USER} = {USER}\n"))?;
         let mut configuration = format!(
@@ -108,6 +113,17 @@ impl SmbServer {
     path = {files}
     read only = no
     smb encrypt = required
+[{OFFICE_SHARE}]
+    path = {office}
+    read only = no
+    vfs objects = fruit streams_xattr
+    fruit:metadata = stream
+    fruit:resource = stream
+    ea support = yes
+    kernel share modes = no
+    kernel oplocks = no
+    posix locking = no
+    durable handles = yes
 ",
             global = smbd::global_section(&home.join("state"), site)?,
             map = map.display(),
@@ -116,6 +132,7 @@ impl SmbServer {
                 RequestsAtOnce::Usual => "",
             },
             files = files.display(),
+            office = office_files.display(),
         );
         for lane in 0..TORTURE_LANES {
             let [torture, plain] = torture_shares(lane);
@@ -165,12 +182,21 @@ impl SmbServer {
             })
             .is_ok())
         })?;
-        Ok(Self { files, process })
+        Ok(Self {
+            files,
+            office_files,
+            process,
+        })
     }
 
     /// Directory of the bench's share on this machine's disk.
     pub(super) fn files(&self) -> &Path {
         &self.files
+    }
+
+    /// Directory of the share of office programs on this machine's disk.
+    pub(super) fn office_files(&self) -> &Path {
+        &self.office_files
     }
 
     /// Checks that it still runs.

@@ -25,9 +25,9 @@ use super::cells::{
     AccelerationMode, SMALL_FILE_BYTES, SMALL_FILES, SecondClientAction, SmbCell, SmbClientKind,
     SmbProtection,
 };
-use super::clients::{ClientPlace, ClientPython, SecondClient};
+use super::clients::{ClientOutcome, ClientPlace, ClientPython, SecondClient};
 use super::freshness::FreshnessResult;
-use super::server::{PASSWORD, RequestsAtOnce, SmbServer, USER, torture_shares};
+use super::server::{OFFICE_SHARE, PASSWORD, RequestsAtOnce, SmbServer, USER, torture_shares};
 use crate::lines::LinkKind;
 use crate::reasons::{self, AccelerationReason, load_average};
 use host::kernel::ProcessSignal;
@@ -238,9 +238,7 @@ impl SmbLane {
             let bulk = bytes_per_second * link.span().as_secs();
             self.publish(BULK, bulk, 1)?;
             self.publish(NT1, bulk / NT1_SHARE, 5)?;
-            for (name, seed) in [(WARM_UP, 2), (WARM_UP_PUT, 4)] {
-                self.publish(name, bytes_per_second * WARM_UP_SECONDS, seed)?;
-            }
+            self.publish_warm_up(bytes_per_second * WARM_UP_SECONDS)?;
             self.link = Some(link);
         }
         Ok(())
@@ -564,6 +562,42 @@ impl SmbLane {
             });
         }
         Ok(times)
+    }
+
+    /// Writes the files whose transfer makes a path known, with so many bytes each.
+    ///
+    /// # Errors
+    /// As [`Self::publish_bulk`].
+    pub(super) fn publish_warm_up(&self, bytes: u64) -> Result<()> {
+        for (name, seed) in [(WARM_UP, 2), (WARM_UP_PUT, 4)] {
+            self.publish(name, bytes, seed)?;
+        }
+        Ok(())
+    }
+
+    /// Carries out a pattern of `smb_patterns.py` on a path of the share of office programs.
+    ///
+    /// # Errors
+    /// As [`Self::measure`].
+    pub(super) fn run_pattern(
+        &mut self,
+        pattern: &str,
+        protection: &str,
+        path: &str,
+    ) -> Result<ClientOutcome> {
+        let place = self.place(LabSite::Near);
+        let mut order = place.order("pattern", protection, &path.replace('/', "\\"));
+        order["share"] = json!(OFFICE_SHARE);
+        order["pattern"] = json!(pattern);
+        order["truth"] = json!(self.office_files().join(path));
+        let (outcome, ()) = self.clients()?.run(&place, &order, |_| Ok(()))?;
+        self.check()?;
+        Ok(outcome)
+    }
+
+    /// Directory of the share of office programs, on this machine's disk.
+    pub(super) fn office_files(&self) -> &Path {
+        self.server.office_files()
     }
 
     /// Accelerate stage of the near node for the newest flow to smbd.

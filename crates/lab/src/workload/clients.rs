@@ -23,6 +23,10 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(3600);
 /// code: a judge of an accelerator must not share code with it.
 pub const SMB_CLIENTS: &str = include_str!("smb_clients.py");
 
+/// Request patterns of office programs and file managers, which `smb_clients.py` imports as the
+/// module `smb_patterns`.
+pub const SMB_PATTERNS: &str = include_str!("smb_patterns.py");
+
 /// Size of one READ of the serial SMB client: as much as Windows XP's Explorer asks for at once.
 pub const SERIAL_BLOCK_BYTES: u64 = 61_440;
 

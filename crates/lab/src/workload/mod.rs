@@ -17,8 +17,8 @@ use anyhow::bail;
 use crate::servers::ServerKind;
 
 pub use clients::{
-    FileArrival, MailClientSettings, SERIAL_BLOCK_BYTES, SMB_CLIENTS, WorkloadEnvironment,
-    WorkloadOutcome,
+    FileArrival, MailClientSettings, SERIAL_BLOCK_BYTES, SMB_CLIENTS, SMB_PATTERNS,
+    WorkloadEnvironment, WorkloadOutcome,
 };
 pub use files::{EDITED_ONE_IN, FileSet, hash};
 pub use web_page::{PAGE_PATH, WebPage};

@@ -53,12 +53,13 @@ class Session:
 
         dialect, algorithms = {
             "off": (Dialects.SMB_2_1_0, None),
+            "plain": (Dialects.SMB_3_1_1, None),
             "hmac": (Dialects.SMB_2_1_0, None),
             "cmac": (Dialects.SMB_3_0_2, None),
             "gmac": (Dialects.SMB_3_1_1, [SigningAlgorithms.AES_GMAC]),
             "encrypted": (Dialects.SMB_3_1_1, None),
         }[order["protection"]]
-        signs = order["protection"] != "off"
+        signs = order["protection"] not in ("off", "plain")
         self.connection = Connection(
             uuid.uuid4(), order["server"], order.get("port", 445), require_signing=signs
         )
@@ -76,7 +77,11 @@ class Session:
         self.tree = TreeConnect(session, f"\\\\{order['server']}\\{order['share']}")
         # A client of SMB 2.1 knows nothing of FSCTL_VALIDATE_NEGOTIATE_INFO, whose request is signed
         # even where nothing else is.
+        # A client of SMB 3.1.1 signs its TREE_CONNECT ([MS-SMB2] §3.2.4.1.1), which smbprotocol does only
+        # where it signs everything.
+        session.signing_required |= order["protection"] == "plain"
         self.tree.connect(require_secure_negotiate=signs)
+        session.signing_required &= order["protection"] != "plain"
         self.opens = 0
         self.closes = 0
         self.leases = order.get("leases", False)
@@ -717,12 +722,21 @@ def smbnetfs(order):
     return result, leave
 
 
+def pattern(order):
+    """One action of an office program or a file manager (smb_patterns)."""
+    import smb_patterns
+
+    session = Session(order)
+    return session.report(**smb_patterns.run(session, order))
+
+
 DOINGS = {
     "serial-get": serial_get,
     "serial-put": serial_put,
     "small-read": small_read,
     "small-write": small_write,
     "office": office,
+    "pattern": pattern,
     "beside": beside,
     "change": change,
     "smbclient": smbclient_get,
