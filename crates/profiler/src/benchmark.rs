@@ -1,4 +1,5 @@
-//! The benchmark of the profiler: what the ports of this machine hold, and the noise of a cable.
+//! The benchmark of the profiler: what the ports of this machine hold, the noise of a cable, and how
+//! well known and foreign devices are found.
 
 use std::time::Duration;
 
@@ -12,6 +13,10 @@ use profile::{
 use serde_json::{Value, json};
 use vocab::ByteCount;
 
+use crate::foreign_devices::{
+    self, ForeignComparison, ForeignKind, ForeignResult, ModelReproduction,
+};
+use crate::known_devices;
 use crate::measurement::{MeasurementResult, MeasurementSettings, measure};
 use crate::report;
 
@@ -34,17 +39,41 @@ pub struct BenchmarkSettings {
     pub packets_per_second: f64,
     /// Time for which they are sent.
     pub duration: Duration,
+    /// Known devices in virtual time; zero leaves them out.
+    pub known_devices: u64,
+    /// Known devices in real time.
+    pub known_devices_real_time: u64,
+    /// Foreign devices in virtual time; zero leaves out all foreign devices.
+    pub foreign_devices: u64,
 }
 
-/// Measures over a cable of its own, and returns the JSON object with its figures.
+/// Results of the benchmark.
+#[derive(Debug)]
+pub struct BenchmarkResult {
+    /// Runs over the cable.
+    pub cable: MeasurementResult,
+    /// Models of the foreign devices, with their comparisons.
+    pub foreign: Vec<ForeignResult>,
+    /// Devices that could not be measured, with the reasons.
+    pub failures: Vec<String>,
+    /// JSON object with the figures.
+    pub document: Value,
+}
+
+/// First seeds of the draws; tests use others.
+const KNOWN_SEED: u64 = 1_000;
+const REAL_TIME_SEED: u64 = 2_000;
+const FOREIGN_SEED: u64 = 3_000;
+
+/// Measures over a cable of its own and through the devices that `settings` name.
 ///
 /// # Errors
-/// When the cable or the records cannot be made.
+/// When the cable, a device or the records cannot be made.
 pub fn run(
     lab: &LabRun,
     settings: BenchmarkSettings,
     progress: &dyn ProgressReporter,
-) -> Result<(MeasurementResult, Value)> {
+) -> Result<BenchmarkResult> {
     let plan = MeasurementPlan {
         name: "benchmark".to_owned(),
         ports: 2,
@@ -77,13 +106,86 @@ pub fn run(
         records_max_bytes: RECORDS_MAX_BYTES,
     };
     let result = measure(lab, &measured, progress)?;
-    let figures = figures(&result).context("the benchmark was stopped before its end")?;
+    let mut figures = figures(&result).context("the benchmark was stopped before its end")?;
+    let seeds = |first: u64, count: u64| first..first + count;
+    if settings.known_devices > 0 {
+        let seeds = seeds(KNOWN_SEED, settings.known_devices);
+        figures["known_devices"] = json!(known_devices::in_virtual_time(seeds, progress));
+    }
+    // A device that cannot be made or measured costs its own figures and no others.
+    let mut failures = Vec::new();
+    if settings.known_devices_real_time > 0 {
+        let seeds = seeds(REAL_TIME_SEED, settings.known_devices_real_time);
+        match known_devices::in_real_time(lab, seeds, progress) {
+            Ok(known) => figures["known_devices_real_time"] = json!(known),
+            Err(error) => failures.push(format!("known devices in real time: {error:#}")),
+        }
+    }
+    let mut foreign = Vec::new();
+    if settings.foreign_devices > 0 {
+        let seeds = seeds(FOREIGN_SEED, settings.foreign_devices);
+        let virtual_devices = foreign_devices::in_virtual_time(seeds, progress);
+        let real_devices = foreign_devices::in_real_time(lab, progress);
+        for result in virtual_devices.into_iter().chain(real_devices) {
+            match result {
+                Ok(result) => foreign.push(result),
+                Err(error) => failures.push(format!("{error:#}")),
+            }
+        }
+        describe_foreign(&foreign, &mut figures);
+    }
     let document = json!({
         "bench": "profile",
         "figures": figures,
         "report": report::document(&result),
+        "failures": failures,
+        "foreign_models": foreign.iter().map(foreign_document).collect::<Vec<_>>(),
     });
-    Ok((result, document))
+    Ok(BenchmarkResult {
+        cable: result,
+        foreign,
+        failures,
+        document,
+    })
+}
+
+/// Enters the comparisons and reproductions of foreign devices.
+fn describe_foreign(foreign: &[ForeignResult], figures: &mut Value) {
+    let comparisons: Vec<&ForeignComparison> =
+        foreign.iter().flat_map(|one| &one.comparisons).collect();
+    figures["foreign_devices"] = json!(comparisons);
+    figures["foreign_complex_best_share"] = json!(share(
+        &comparisons,
+        ForeignKind::Complex,
+        ForeignComparison::is_ours_best
+    ));
+    figures["foreign_single_queue_equal_share"] = json!(share(
+        &comparisons,
+        ForeignKind::SingleQueue,
+        ForeignComparison::is_ours_equal
+    ));
+    let reproductions: Vec<&ModelReproduction> =
+        foreign.iter().flat_map(|one| &one.reproductions).collect();
+    if !reproductions.is_empty() {
+        let near = reproductions.iter().filter(|one| one.is_near()).count();
+        figures["reproduced_share"] = json!(near as f64 / reproductions.len() as f64);
+        figures["reproductions"] = json!(reproductions);
+    }
+}
+
+/// Share of the comparisons of this kind that pass.
+fn share(
+    comparisons: &[&ForeignComparison],
+    kind: ForeignKind,
+    passes: impl Fn(&ForeignComparison) -> bool,
+) -> Option<f64> {
+    let of_kind: Vec<_> = comparisons.iter().filter(|one| one.kind == kind).collect();
+    let passed = of_kind.iter().filter(|one| passes(one)).count();
+    (!of_kind.is_empty()).then(|| passed as f64 / of_kind.len() as f64)
+}
+
+fn foreign_document(result: &ForeignResult) -> Value {
+    json!({"model": result.model, "remarks": result.remarks})
 }
 
 fn experiment(

@@ -16,9 +16,12 @@
 pub mod benchmark;
 mod cable;
 mod clock;
+mod device_stand;
 mod figures;
 pub mod fit_report;
 mod fitting;
+pub mod foreign_devices;
+pub mod known_devices;
 mod measurement;
 mod neighbours;
 pub mod page;

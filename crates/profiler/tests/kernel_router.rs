@@ -273,7 +273,14 @@ fn rate_of_the_ports_is_measured() {
     let settings = BenchmarkSettings {
         packets_per_second: 260_000.0,
         duration: Duration::from_secs(30),
+        known_devices: 0,
+        known_devices_real_time: 0,
+        foreign_devices: 0,
     };
-    let (result, document) = benchmark::run(&lab(), settings, &SilentProgress).unwrap();
-    println!("{}\n{:#}", report::text(&result), document["figures"]);
+    let result = benchmark::run(&lab(), settings, &SilentProgress).unwrap();
+    println!(
+        "{}\n{:#}",
+        report::text(&result.cable),
+        result.document["figures"]
+    );
 }

@@ -1,15 +1,20 @@
-//! `trunkline bench profile`: the packet rate that the profiler sends, receives and records.
+//! `trunkline bench profile`: the packet rate that the profiler sends, receives and records, and how
+//! well it finds known and foreign devices.
 
-use std::io::Write;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use host::machine::MachineInfo;
 use host::run::LabRun;
 use host::{kernel, rootless};
-use profiler::benchmark::{self, BenchmarkSettings};
+use profiler::benchmark::{self, BenchmarkResult, BenchmarkSettings};
+use profiler::foreign_devices::ForeignResult;
 use profiler::report;
+use serde_json::Value;
 use vocab::parse_duration;
 
 use crate::environment::environment;
@@ -17,7 +22,8 @@ use crate::output::StandardOutput;
 use crate::progress::progress;
 
 /// Measures the device profiler over a veth cable: the packets of 92 bytes per second that it sends,
-/// receives and records, its own losses, and the delay of the cable.
+/// receives and records, its own losses, and the delay of the cable. Then measures known devices, in
+/// virtual and in real time, and foreign devices, and compares the fitted models with them.
 #[derive(Debug, Args)]
 pub(crate) struct BenchProfile {
     /// Sets the packets per second to send.
@@ -26,6 +32,18 @@ pub(crate) struct BenchProfile {
     /// Sets the time for which they are sent.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30s")]
     duration: Duration,
+    /// Sets the number of known devices in virtual time.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    known: u32,
+    /// Sets the number of known devices in real time, each between veth pairs of its own.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    known_real_time: u32,
+    /// Sets the number of foreign devices in virtual time; 0 leaves out those in real time as well.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    foreign: u32,
+    /// Writes the models of the foreign devices to this directory, which exists.
+    #[arg(long, value_name = "DIR")]
+    models: Option<PathBuf>,
     /// Prints the results as one JSON object.
     #[arg(long)]
     json: bool,
@@ -45,20 +63,100 @@ impl BenchProfile {
         let settings = BenchmarkSettings {
             packets_per_second: f64::from(self.rate),
             duration: self.duration,
+            known_devices: self.known.into(),
+            known_devices_real_time: self.known_real_time.into(),
+            foreign_devices: self.foreign.into(),
         };
         let measured = benchmark::run(&lab, settings, &display);
         display.finish();
-        let (result, mut document) = measured?;
+        let BenchmarkResult {
+            cable,
+            foreign,
+            failures,
+            mut document,
+        } = measured?;
+        if let Some(directory) = &self.models {
+            write_models(directory, &foreign)?;
+        }
         let mut out = StandardOutput::new();
         if self.json {
             document["machine"] = serde_json::to_value(MachineInfo::describe(&["ip"]))?;
             writeln!(out, "{document}")?;
         } else {
-            write!(out, "{}", report::text(&result))?;
+            write!(out, "{}", report::text(&cable))?;
             for (name, value) in document["figures"].as_object().into_iter().flatten() {
-                writeln!(out, "{name:<16} {value}")?;
+                write_figure(&mut out, name, value)?;
             }
         }
-        Ok(())
+        match failures.as_slice() {
+            [] => Ok(()),
+            _ => bail!("not everything was measured: {}", failures.join("; ")),
+        }
     }
+}
+
+/// Writes a figure on one line, and those of known and foreign devices below each other.
+fn write_figure(out: &mut impl Write, name: &str, value: &Value) -> io::Result<()> {
+    match value {
+        Value::Object(parts) => {
+            writeln!(out, "{name}")?;
+            for (name, value) in parts {
+                writeln!(out, "  {name:<30} {value}")?;
+            }
+            Ok(())
+        }
+        Value::Array(rows) if name == "reproductions" => {
+            writeln!(out, "{name}: loss and p95 delay, device / emulated model")?;
+            for row in rows {
+                writeln!(
+                    out,
+                    "  {}, {}: {:.5} / {:.5}; {:.1} / {:.1} us",
+                    row["device"].as_str().unwrap_or("?"),
+                    row["experiment"].as_str().unwrap_or("?"),
+                    row["loss_device"].as_f64().unwrap_or(f64::NAN),
+                    row["loss_model"].as_f64().unwrap_or(f64::NAN),
+                    row["p95_device_us"].as_f64().unwrap_or(f64::NAN),
+                    row["p95_model_us"].as_f64().unwrap_or(f64::NAN)
+                )?;
+            }
+            Ok(())
+        }
+        Value::Array(rows) => {
+            writeln!(
+                out,
+                "{name}: distance (KS) and p95 error, ours / fifo / hohn"
+            )?;
+            for row in rows {
+                let three = |key: &str| {
+                    ["ours", "fifo", "hohn"]
+                        .map(|model| {
+                            format!(
+                                "{:.3}",
+                                row[format!("{key}_{model}")].as_f64().unwrap_or(f64::NAN)
+                            )
+                        })
+                        .join(" / ")
+                };
+                writeln!(
+                    out,
+                    "  {}, {}: {}; {}",
+                    row["device"].as_str().unwrap_or("?"),
+                    row["experiment"].as_str().unwrap_or("?"),
+                    three("ks"),
+                    three("p95_error")
+                )?;
+            }
+            Ok(())
+        }
+        _ => writeln!(out, "{name:<16} {value}"),
+    }
+}
+
+fn write_models(directory: &Path, foreign: &[ForeignResult]) -> Result<()> {
+    for (number, result) in foreign.iter().enumerate() {
+        let path = directory.join(format!("model-{number}.toml"));
+        let text = result.model_text()?;
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
 }

@@ -12,5 +12,6 @@
 
 mod command_line;
 mod failures;
+mod fitted_device;
 mod stand;
 mod through_a_device;

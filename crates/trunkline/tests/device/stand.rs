@@ -34,12 +34,7 @@ impl DeviceStand {
             let _ = writeln!(std::io::stderr(), "skipped {test}: it needs root and ip(8)");
             return None;
         }
-        let run = LabRun::create(&ProgramEnvironment {
-            program: PathBuf::new(),
-            arguments: Vec::new(),
-            user_namespace: UserNamespaceMembership::No,
-        })
-        .unwrap();
+        let run = lab("");
         let ports = run.make_namespace("ports").unwrap();
         let device = run.make_namespace("device").unwrap();
         for number in 0..count {
@@ -112,6 +107,16 @@ impl DeviceStand {
         };
         measure(&self.run, &settings, &SilentProgress)
     }
+}
+
+/// A lab whose processes run this program.
+pub(crate) fn lab(program: &str) -> LabRun {
+    LabRun::create(&ProgramEnvironment {
+        program: PathBuf::from(program),
+        arguments: Vec::new(),
+        user_namespace: UserNamespaceMembership::No,
+    })
+    .unwrap()
 }
 
 pub(crate) fn ip(words: &str) {

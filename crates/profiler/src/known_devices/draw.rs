@@ -12,7 +12,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use profile::MeasurementPlan;
+use profile::{ExperimentPurpose, MeasurementPlan, TrafficPattern};
 use vocab::{
     Bitrate, ByteCount, DeviceModel, DeviceQueueLimit, OutputModel, SeededRandom, SharedServers,
     SizeTimePoint, SizeTimeTable,
@@ -29,10 +29,24 @@ const INPUT_PACKETS: u64 = 1_000;
 /// Largest queue.
 const QUEUE_BYTES_MAX: f64 = 2_000_000.0;
 /// Ports of every device.
-const PORTS: u16 = 8;
+pub(crate) const PORTS: u16 = 8;
+
+/// Time to wait for the last packets beyond that in which the queue drains.
+const LOSS_LEAST: Duration = Duration::from_millis(200);
+/// Lone packets of each size through noisy ports: the smallest of so many delays has little noise.
+const LONE_PACKETS: u64 = 40;
+/// A packet of 1500 bytes takes 12 ms on the slowest line.
+const LONE_PPS: f64 = 60.0;
+/// Bursts of each size through noisy ports, and the time between them, in which every line drains.
+const BURSTS: u64 = 25;
+const BURST_PERIOD: Duration = Duration::from_millis(20);
 
 /// A device of this seed.
-pub(crate) fn device(seed: u64) -> DeviceModel {
+///
+/// # Panics
+/// Never: the ranges give usable models.
+#[must_use]
+pub fn device(seed: u64) -> DeviceModel {
     let mut random = SeededRandom::for_stream(seed, 33);
     let rate = Bitrate::from_bits_per_second(logarithmic(&mut random, 1e6, 1e9) as u64);
     let overhead = random.below(39);
@@ -110,9 +124,13 @@ fn table(points: &[(u64, f64)]) -> SizeTimeTable {
     SizeTimeTable::new(points).expect("the sizes rise")
 }
 
-/// The plan: lone packets, bursts to eight outputs, and overload of one output, all by size. `gap` is
+/// The plan for ports without noise: lone packets, bursts to eight outputs, and overload of one output, all by size. `gap` is
 /// the time between the packets of a burst.
-pub(crate) fn plan(gap: &str) -> MeasurementPlan {
+///
+/// # Panics
+/// When `gap` is no time.
+#[must_use]
+pub fn plan(gap: &str) -> MeasurementPlan {
     let sizes: Vec<String> = SIZES.iter().map(|size| format!("\"{size}B\"")).collect();
     let sizes = sizes.join(", ");
     let mut text = format!(
@@ -124,6 +142,7 @@ pub(crate) fn plan(gap: &str) -> MeasurementPlan {
         [[experiment]]
         name = "transit"
         purpose = "transit"
+        subjects = ["cable", "device"]
         for_each_size = [{sizes}]
         traffic = [{{ from = [0], to = [1], packets = 3,
             pattern = {{ kind = "constant", packets_per_second = 5.0 }} }}]
@@ -164,4 +183,48 @@ pub(crate) fn plan(gap: &str) -> MeasurementPlan {
         .expect("a string takes any text");
     }
     MeasurementPlan::from_toml(&text).expect("the plan is well formed")
+}
+
+/// The plan for ports with noise, which send as fast as they can: the same experiments, with more
+/// packets in the first two. `device` is only asked how long its queue needs
+/// to drain, as an operator knows the slowest line that he expects; each run waits that long.
+pub(super) fn real_plan(device: &DeviceModel) -> MeasurementPlan {
+    let mut plan = plan("0s");
+    let rate = device
+        .output
+        .rate
+        .map_or(1e9, |rate| rate.bits_per_second() as f64);
+    let drain =
+        Duration::from_secs_f64(8.0 * 1.1 * QUEUE_BYTES_MAX.min(queue_bytes(device)) / rate);
+    plan.loss_after = drain + LOSS_LEAST;
+    for experiment in &mut plan.experiments {
+        for traffic in &mut experiment.traffic {
+            match (experiment.purpose, &mut traffic.pattern) {
+                (ExperimentPurpose::Transit, pattern) => {
+                    *pattern = TrafficPattern::Constant {
+                        packets_per_second: LONE_PPS,
+                    };
+                    traffic.packets = Some(LONE_PACKETS);
+                }
+                (ExperimentPurpose::Contention, TrafficPattern::Bursts { period, .. }) => {
+                    *period = BURST_PERIOD;
+                    traffic.packets = Some(8 * BURSTS);
+                }
+                (ExperimentPurpose::InputOverload, _) => {
+                    // The emulator forwards as a switch, which sends nothing back to its port.
+                    traffic.to.retain(|port| !traffic.from.contains(port));
+                }
+                _ => {}
+            }
+        }
+    }
+    plan
+}
+
+/// Bytes of packets of 1500 bytes that the queue holds.
+fn queue_bytes(device: &DeviceModel) -> f64 {
+    let overhead = device.output.overhead.bytes();
+    let queue = device.output.queue;
+    let most = SIZES.map(|size| queue.limit() / queue.cost(size + overhead) * (size + overhead));
+    most.into_iter().max().unwrap_or_default() as f64
 }

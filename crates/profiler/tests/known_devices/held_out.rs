@@ -14,8 +14,10 @@ use vocab::{
     SizeTimeTable,
 };
 
-use crate::draw;
-use crate::virtual_device::{EmulatorSimulator, measure};
+use profiler::EmulatorSimulator;
+use profiler::known_devices::draw;
+
+use crate::measure;
 
 /// Uncertainty of a delay in virtual time: several roundings to a nanosecond.
 const FIT_RESOLUTION: Duration = Duration::from_nanos(10);

@@ -5,26 +5,43 @@ use std::time::Duration;
 use profile::{DeviceFit, ParameterKind};
 use vocab::{DeviceModel, DeviceQueueLimit};
 
-use crate::draw::SIZES;
+use super::draw::SIZES;
 
 /// Errors of one fit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FitErrors {
+pub struct FitErrors {
     /// Error of the rate, in percent; `None` if the plan did not overload the output.
-    pub(crate) rate_percent: Option<f64>,
+    pub rate_percent: Option<f64>,
     /// Greatest error of the transit that exceeds 5 %, in µs; zero if none does.
-    pub(crate) transit_us: f64,
+    pub transit_us: f64,
     /// The unit of the queue is right; `None` if the plan did not fill the queue.
-    pub(crate) unit_is_right: Option<bool>,
+    pub unit_is_right: Option<bool>,
     /// Error of the queue's size beyond one packet, in percent.
-    pub(crate) queue_percent: Option<f64>,
+    pub queue_percent: Option<f64>,
     /// The number of servers is right; `None` if the bursts of the plan hardly wait for a server.
-    pub(crate) servers_are_right: Option<bool>,
+    pub servers_are_right: Option<bool>,
+}
+
+impl FitErrors {
+    /// Errors of a device that could not be fitted.
+    pub(super) fn all_wrong() -> Self {
+        Self {
+            rate_percent: Some(100.0),
+            transit_us: 1e3,
+            unit_is_right: Some(false),
+            queue_percent: Some(100.0),
+            servers_are_right: Some(false),
+        }
+    }
 }
 
 /// Judges `fit` of `device`; `dropped_sizes` is the number of sizes of which the output dropped
 /// packets. The ports send bursts with `gap` between the packets, and stamp within `resolution`.
-pub(crate) fn judge(
+///
+/// # Panics
+/// When the device has no rate.
+#[must_use]
+pub fn judge(
     device: &DeviceModel,
     fit: &DeviceFit,
     dropped_sizes: usize,
@@ -34,6 +51,7 @@ pub(crate) fn judge(
     let is_overloaded = |size: &&u64| {
         let pace = device.service_time(**size).as_nanos() as f64
             / f64::from(device.servers.as_ref().map_or(1, |servers| servers.count));
+        let pace = pace.max(gap.as_nanos() as f64);
         device.output.serialisation(**size).as_nanos() as f64 > 1.05 * pace
     };
     let overloaded = SIZES.iter().filter(is_overloaded).count();

@@ -7,8 +7,9 @@ use vocab::{
     Bitrate, ByteCount, DeviceModel, DeviceQueueLimit, OutputModel, PolicerModel, SizeTimeTable,
 };
 
-use crate::virtual_device::measure;
-use crate::{draw, held_out};
+use profiler::known_devices::draw;
+
+use crate::{held_out, measure};
 
 fn fitted(device: &DeviceModel, plan: &MeasurementPlan) -> DeviceFit {
     let options = FitOptions {
