@@ -14,6 +14,7 @@
 //! the device with an error.
 
 mod driver;
+pub mod presets;
 mod report;
 mod switch;
 
@@ -223,11 +224,17 @@ impl ControlTarget for DeviceHandle {
     }
 }
 
-/// Reads a device model from a file.
+/// Reads a device model from a file, or takes that of a preset if no file has this name.
 ///
 /// # Errors
 /// When the file cannot be read, or the model cannot be used; the message names the key.
 pub fn read_model(path: &Path) -> Result<DeviceModel> {
+    let preset = path.to_str().and_then(presets::find);
+    if let Some(preset) = preset
+        && !path.exists()
+    {
+        return preset.model();
+    }
     let text = fs::read_to_string(path)
         .with_context(|| format!("cannot read the device model {}", path.display()))?;
     toml::from_str(&text).map_err(|error| anyhow!("{}: {error}", path.display()))
@@ -339,6 +346,15 @@ mod tests {
         let error = start(&["no-such-device", "a", "b", "c"]);
         assert!(error.contains("port 0"), "{error}");
         assert!(error.contains("no such interface"), "{error}");
+    }
+
+    #[test]
+    fn preset_is_found_by_its_name() {
+        let model = read_model(Path::new("linux-tbf-20")).unwrap();
+        assert_eq!(
+            (model.name.as_str(), model.ports),
+            ("Linux router, tbf 20 Mbit/s", 3)
+        );
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! `trunkline emulate presets`: lists the link presets, with their numbers and sources.
+//! `trunkline emulate presets`: lists the link presets, with their numbers and sources, and the device
+//! models.
 
 use std::io::Write;
 
 use anyhow::Result;
 use clap::Args;
+use emulator::device::presets::{self as device_presets, DEVICE_PRESETS, DevicePreset};
 use emulator::link::InvalidRequest;
 use emulator::link::presets::{self, COLUMNS, LinkPreset, PRESETS};
 use emulator::link::settings::{SettingDirection, SettingKey};
@@ -15,7 +17,8 @@ use crate::output::StandardOutput;
 /// Arguments of `trunkline emulate presets`.
 #[derive(Debug, Args)]
 pub(super) struct PresetsArguments {
-    /// Shows only this preset, with the source of each of its numbers.
+    /// Shows only this preset, with the source of each of its numbers. For a device model, prints the
+    /// model file.
     name: Option<String>,
     /// Prints the presets as JSON.
     #[arg(long)]
@@ -25,13 +28,31 @@ pub(super) struct PresetsArguments {
 impl PresetsArguments {
     pub(super) fn run(self) -> Result<()> {
         let mut out = StandardOutput::new();
+        let device = self.name.as_deref().and_then(device_presets::find);
+        if let Some(device) = device {
+            if self.json {
+                let devices = [device_as_json(device)?];
+                writeln!(out, "{}", json!({ "devices": devices }))?;
+            } else {
+                write!(out, "{}", device.text)?;
+            }
+            return Ok(());
+        }
         let chosen: Vec<&LinkPreset> = match &self.name {
             Some(name) => vec![presets::find(name).map_err(InvalidRequest::because)?],
             None => PRESETS.iter().collect(),
         };
         if self.json {
             let all: Vec<Value> = chosen.into_iter().map(as_json).collect();
-            serde_json::to_writer_pretty(&mut out, &json!({ "presets": all }))?;
+            let devices = match self.name {
+                Some(_) => Vec::new(),
+                None => DEVICE_PRESETS
+                    .iter()
+                    .map(device_as_json)
+                    .collect::<Result<_>>()?,
+            };
+            let presets = json!({ "presets": all, "devices": devices });
+            serde_json::to_writer_pretty(&mut out, &presets)?;
             writeln!(out)?;
         } else if self.name.is_some() {
             for preset in chosen {
@@ -82,6 +103,13 @@ fn print_all(out: &mut impl Write) -> Result<()> {
         "\nup is forward (A to B), down is back. `trunkline emulate presets NAME` shows\nthe source of each \
          number; `trunkline emulate run --preset NAME` uses a preset."
     )?;
+    writeln!(
+        out,
+        "\ndevice models, for `trunkline emulate run --device NAME`:"
+    )?;
+    for preset in &DEVICE_PRESETS {
+        writeln!(out, "{:<14} {}", preset.name, preset.title)?;
+    }
     Ok(())
 }
 
@@ -113,6 +141,15 @@ fn print_one(out: &mut impl Write, preset: &LinkPreset) -> Result<()> {
         out.write_all(text.as_bytes())?;
     }
     Ok(())
+}
+
+fn device_as_json(preset: &DevicePreset) -> Result<Value> {
+    Ok(json!({
+        "name": preset.name,
+        "title": preset.title,
+        "model": preset.model()?,
+        "text": preset.text,
+    }))
 }
 
 fn as_json(preset: &LinkPreset) -> Value {

@@ -37,9 +37,9 @@ use crate::output::StandardOutput;
 pub(super) struct EmulateRunArguments {
     #[command(flatten)]
     ends: LinkEndArguments,
-    /// Emulates a device instead of a link: the device model in this file, between the interfaces
-    /// of --bridge, one for each port of the model. The page docs/formats/device-model.md describes
-    /// the file, and `trunkline profile fit` writes one.
+    /// Emulates a device instead of a link: the device model in this file or of this preset, between
+    /// the interfaces of --bridge, one for each port of the model. The page
+    /// docs/formats/device-model.md describes the file, and `trunkline profile fit` writes one.
     #[arg(
         long,
         value_name = "MODEL.toml",
