@@ -107,6 +107,9 @@ struct ProfileRun {
     /// Limits the records; later ones are left out and counted.
     #[arg(long, value_name = "BYTES", default_value = "8GB")]
     records_max: ByteCount,
+    /// Writes the report as an HTML page to this file.
+    #[arg(long, value_name = "FILE", conflicts_with = "virtual_device")]
+    html: Option<PathBuf>,
     /// Sends at most this number of packets of each traffic pattern in a run.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     packets: Option<u64>,
@@ -184,11 +187,15 @@ impl ProfileRun {
         } else if kernel::effective_user() != 0 {
             bail!("to measure through interfaces of this host, run this command as root");
         }
+        let page = self.html.as_deref().map(PageFile::open).transpose()?;
         let lab = LabRun::create(&environment)?;
         let display = progress();
         let result = measure(&lab, &settings, &display);
         display.finish();
         let result = result?;
+        if let Some(page) = page {
+            page.write(&page::measurement_html(&result)?)?;
+        }
         let mut out = StandardOutput::new();
         if self.json {
             writeln!(out, "{}", report::document(&result))?;

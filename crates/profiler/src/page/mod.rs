@@ -1,6 +1,7 @@
 //! Self-contained HTML report of a validation: verdict, figures of each held-out run, plots of delays,
 //! residuals and loss, parameters with intervals, calibration and method.
 
+mod measurement;
 mod plots;
 
 use std::fmt::Write;
@@ -11,6 +12,7 @@ use host::html::{STYLE, escape};
 use crate::fit_report::{is_identified, parameter_row};
 use crate::validation::{ModelPrediction, ModelValidation, RunComparison, ValidatedModel};
 use crate::validation_report::{legend, verdict};
+pub use measurement::measurement_html;
 use plots::{BarGroup, CurveStyle, LOGARITHM_LEAST, PlotAxis, PlotCurve, bars, curves};
 
 /// Style of this report beside that of all reports.

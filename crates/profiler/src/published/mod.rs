@@ -436,6 +436,21 @@ mod tests {
     }
 
     #[test]
+    fn page_shows_published_figures_and_differences() {
+        let result = result([
+            (92, 500.0, [60_000, 90_000]),
+            (92, 70_000.0, [20_000, 21_000]),
+            (1_400, 500.0, [100_000, 130_000]),
+        ]);
+        let page = crate::page::measurement_html(&result).unwrap();
+        for part in ["<td>228.00</td>", "<td>21.00</td>", "beside its bytes"] {
+            assert!(page.contains(part), "{page}");
+        }
+        // The plan has no TCP.
+        assert!(!page.contains("Loss of the TCP"), "{page}");
+    }
+
+    #[test]
     fn differences_are_named_beyond_the_noise() {
         let varying = result([
             (92, 500.0, [60_000, 90_000]),
