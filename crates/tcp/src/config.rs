@@ -28,8 +28,11 @@ pub struct ConnectionConfig {
     /// Largest segment that this end receives: the MTU less 40 (IPv4) or 60 (IPv6) bytes. It bounds
     /// what this end sends as well.
     pub mss: u16,
-    /// Receive window.
+    /// Largest receive window.
     pub receive_buffer: ByteCount,
+    /// Receive window that is offered at first. It grows by two segments with each segment that arrives, and
+    /// each of these segments is acknowledged at once. Linux offers 64 KiB (half of tcp_rmem's default).
+    pub receive_window_initial: ByteCount,
     /// Bytes that may wait for transmission or for an acknowledgement.
     pub send_buffer: ByteCount,
     /// Offer of SACK, RFC 2018.
@@ -63,6 +66,7 @@ impl Default for ConnectionConfig {
             initial_window: 10,
             mss: 1_460,
             receive_buffer: ByteCount::mebibytes(4),
+            receive_window_initial: ByteCount::kibibytes(64),
             send_buffer: ByteCount::mebibytes(4),
             sack: true,
             timestamps: true,

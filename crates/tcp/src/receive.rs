@@ -27,8 +27,12 @@ const GAP_ACKS_AT_ONCE: u32 = 3;
 const GAP_ACKS_SWALLOWED_MOST: u32 = 44;
 /// Ranges that may wait behind gaps. Data that would make more are dropped, as if they were lost.
 const RANGES_MOST: usize = 4_096;
+/// Segments by which a segment that arrives enlarges the offered window (__tcp_grow_window).
+const WINDOW_GROWTH_SEGMENTS: u32 = 2;
+/// Smallest payload that enlarges the offered window (tcp_event_data_recv).
+const GROWTH_PAYLOAD_LEAST: usize = 128;
 /// Part of an RTT that an acknowledgement behind a gap may wait at most.
-const GAP_DELAY_SHARE: u32 = 8;
+const GAP_DELAY_SHARE: u32 = 20;
 
 /// Need of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +49,8 @@ pub(crate) struct ReceiveSide {
     next: u64,
     fin: Option<u64>,
     capacity: u64,
+    /// Largest window that is advertised at present; it grows up to the capacity.
+    offered: u64,
     shift: u8,
     mss: u32,
     uses_sack: bool,
@@ -75,6 +81,7 @@ impl ReceiveSide {
             next: 1,
             fin: None,
             capacity,
+            offered: config.receive_window_initial.bytes().clamp(1, capacity),
             shift,
             mss: mss.max(1),
             uses_sack,
@@ -155,6 +162,7 @@ impl ReceiveSide {
     ) {
         let end = position + payload.len() as u64;
         self.note_pause(now, rtt);
+        self.grow_window(payload.len());
         if has_fin {
             self.fin.get_or_insert(end);
         }
@@ -288,6 +296,16 @@ impl ReceiveSide {
         self.latest_data = Some(now);
     }
 
+    /// Offers a larger window, and acknowledges at once as long as the window grows, as Linux does
+    /// (tcp_grow_window): the sender is probably in slow start, and its window grows as fast.
+    fn grow_window(&mut self, length: usize) {
+        if self.offered < self.capacity && length >= GROWTH_PAYLOAD_LEAST {
+            let step = u64::from(WINDOW_GROWTH_SEGMENTS * self.mss);
+            self.offered = (self.offered + step).min(self.capacity);
+            self.quick_acks = self.quick_acks.max(1);
+        }
+    }
+
     /// RFC 2883 §4: the first block reports a segment that was there already.
     fn report_duplicate(&mut self, start: u64, end: u64) {
         if start < end {
@@ -308,7 +326,9 @@ impl ReceiveSide {
     }
 
     fn free(&self) -> u64 {
-        self.capacity.saturating_sub(self.store.waiting())
+        self.capacity
+            .saturating_sub(self.store.waiting())
+            .min(self.offered)
     }
 
     /// Window field of a segment that is sent now. The edge never moves back (RFC 9293 §3.8.6).
@@ -364,5 +384,51 @@ impl ReceiveSide {
         self.need = AckNeed::None;
         self.swallowed = 0;
         self.quick_acks = self.quick_acks.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vocab::ByteCount;
+
+    use super::*;
+    use crate::payload::ReceiveContent;
+
+    const SEGMENT: u32 = 1_000;
+
+    /// Segments in order that are acknowledged one by one.
+    fn acknowledged_one_by_one(initial: u64, buffer: u64) -> u64 {
+        let config = ConnectionConfig {
+            receive_buffer: ByteCount::new(buffer),
+            receive_window_initial: ByteCount::new(initial),
+            receive_content: ReceiveContent::Pattern,
+            ..ConnectionConfig::default()
+        };
+        let mut side = ReceiveSide::new(&config, SEGMENT, 0, true);
+        side.advertise(true);
+        (0..100)
+            .find(|index| {
+                let position = 1 + index * u64::from(SEGMENT);
+                let payload = SegmentPayload::Pattern {
+                    offset: position - 1,
+                    length: SEGMENT,
+                };
+                side.on_data(Time::ZERO, None, position, payload, false);
+                let is_delayed = !side.must_acknowledge();
+                side.note_acknowledged();
+                side.advertise(true);
+                is_delayed
+            })
+            .expect("acknowledgements are delayed in the end")
+    }
+
+    #[test]
+    fn segments_that_enlarge_the_window_are_acknowledged_at_once() {
+        assert_eq!(
+            acknowledged_one_by_one(60_000, 60_000),
+            u64::from(QUICK_ACKS)
+        );
+        // 50,000 bytes more, in steps of two segments.
+        assert_eq!(acknowledged_one_by_one(10_000, 60_000), 25);
     }
 }

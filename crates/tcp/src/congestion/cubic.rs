@@ -27,6 +27,11 @@ const NEEDED_LEAST: u32 = 2;
 /// Time after the start of an epoch in which RTT samples are those of a queue that drains.
 const SAMPLES_DISCARDED: Duration = Duration::from_secs(1);
 
+/// A tick of Linux's timer at 250 Hz.
+const TICK: Duration = Duration::from_millis(4);
+/// Ticks for which the growth of an unchanged window stays as computed (HZ / 32).
+const TICKS_KEPT: u64 = 7;
+
 /// State of CUBIC between two losses.
 #[derive(Clone, Debug)]
 pub(crate) struct CubicState {
@@ -35,6 +40,16 @@ pub(crate) struct CubicState {
     epoch: Option<CubicEpoch>,
     least_delay: Option<Duration>,
     hystart: Option<HystartDetector>,
+    /// The latest computation of the growth.
+    growth: Option<GrowthRecord>,
+}
+
+/// Growth that was computed, with the window and the tick of the time.
+#[derive(Clone, Copy, Debug)]
+struct GrowthRecord {
+    window: u32,
+    tick: u64,
+    needed: u32,
 }
 
 /// Time since the start of congestion avoidance after a reduction.
@@ -56,6 +71,7 @@ impl CubicState {
             epoch: None,
             least_delay: None,
             hystart: hystart.then(HystartDetector::default),
+            growth: None,
         }
     }
 
@@ -66,6 +82,18 @@ impl CubicState {
         window: u32,
         acknowledged: u32,
     ) -> u32 {
+        let tick = tick_of(now);
+        if let Some(epoch) = &mut self.epoch {
+            epoch.friendly_credit += acknowledged;
+        }
+        let latest = self.growth;
+        if let Some(latest) = latest
+            && latest.window == window
+            && tick - latest.tick <= TICKS_KEPT
+        {
+            return latest.needed;
+        }
+        let is_new_epoch = self.epoch.is_none();
         let most = self.most;
         let epoch = self.epoch.get_or_insert_with(|| {
             let below = most.saturating_sub(window);
@@ -74,24 +102,29 @@ impl CubicState {
                 until_plateau: (f64::from(below) / SCALE).cbrt(),
                 plateau: most.max(window),
                 friendly: window,
-                friendly_credit: 0,
+                friendly_credit: acknowledged,
             }
         });
         let ahead = self.least_delay.unwrap_or_default();
-        let target = epoch.target(now.since(epoch.start) + ahead);
-        // RFC 9438 §4.4 (Concave Region), §4.5 (Convex Region).
-        let mut needed = match target.checked_sub(window) {
-            Some(more) if more > 0 => window / more,
-            _ => window.saturating_mul(100),
+        let same_tick = latest.filter(|latest| latest.tick == tick && !is_new_epoch);
+        let mut needed = match same_tick {
+            Some(latest) => latest.needed,
+            None => epoch.needed(now, ahead, window, most),
         };
-        if most == 0 {
-            needed = needed.min(NEEDED_BEFORE_LOSS);
-        }
-        let friendly = epoch.friendly_window(window, acknowledged);
+        let friendly = epoch.friendly_window(window);
         if friendly > window {
             needed = needed.min(window / (friendly - window));
         }
-        needed.max(NEEDED_LEAST)
+        needed = needed.max(NEEDED_LEAST);
+        self.growth = Some(match same_tick {
+            Some(latest) => GrowthRecord { needed, ..latest },
+            None => GrowthRecord {
+                window,
+                tick,
+                needed,
+            },
+        });
+        needed
     }
 
     /// Threshold after a loss, with RFC 9438 §4.7 (Fast Convergence).
@@ -142,7 +175,26 @@ impl CubicState {
     }
 }
 
+/// Number of the tick of Linux's timer, at 250 Hz.
+fn tick_of(now: Time) -> u64 {
+    now.as_nanos() / TICK.as_nanos() as u64
+}
+
 impl CubicEpoch {
+    /// Acknowledged segments for a larger window by the cubic function alone.
+    fn needed(&self, now: Time, ahead: Duration, window: u32, most: u32) -> u32 {
+        let target = self.target(now.since(self.start) + ahead);
+        // RFC 9438 §4.4 (Concave Region), §4.5 (Convex Region).
+        let needed = match target.checked_sub(window) {
+            Some(more) if more > 0 => window / more,
+            _ => window.saturating_mul(100),
+        };
+        if most == 0 {
+            return needed.min(NEEDED_BEFORE_LOSS);
+        }
+        needed
+    }
+
     /// W_cubic in whole segments, RFC 9438 §4.2 (Window Increase Function).
     fn target(&self, elapsed: Duration) -> u32 {
         let from_plateau = elapsed.as_secs_f64() - self.until_plateau;
@@ -155,14 +207,14 @@ impl CubicEpoch {
     }
 
     /// W_est, RFC 9438 §4.3 (Reno-Friendly Region): one segment for every
-    /// (1 + beta) / (3 * (1 - beta)) windows.
-    fn friendly_window(&mut self, window: u32, acknowledged: u32) -> u32 {
-        self.friendly_credit += acknowledged;
-        let (plus, minus) = (u64::from(BETA_UNIT + BETA), u64::from(BETA_UNIT - BETA));
-        let each = (u64::from(window) * plus / (3 * minus)).max(1);
-        let grown = u64::from(self.friendly_credit) / each;
-        self.friendly += grown as u32;
-        self.friendly_credit -= (grown * each) as u32;
+    /// (1 + beta) / (3 * (1 - beta)) windows, which Linux rounds down to 15/8.
+    fn friendly_window(&mut self, window: u32) -> u32 {
+        let eighths = 8 * (BETA_UNIT + BETA) / 3 / (BETA_UNIT - BETA);
+        let each = (u64::from(window) * u64::from(eighths) / 8).max(1) as u32;
+        while self.friendly_credit > each {
+            self.friendly_credit -= each;
+            self.friendly += 1;
+        }
         self.friendly
     }
 }

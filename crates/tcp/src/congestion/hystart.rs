@@ -46,9 +46,10 @@ impl HystartDetector {
         window: u32,
         (acknowledged, next): (u64, u64),
     ) -> bool {
-        if self.found || window < WINDOW_LEAST {
+        if self.found {
             return false;
         }
+        // A round begins whatever the window is, so that a round is a whole flight.
         if self.round.is_none_or(|round| acknowledged > round.end) {
             self.round = Some(DetectorRound {
                 start: now,
@@ -61,6 +62,9 @@ impl HystartDetector {
         let Some(round) = &mut self.round else {
             return false;
         };
+        if window < WINDOW_LEAST {
+            return false;
+        }
         if now.since(round.train_end) <= TRAIN_GAP {
             round.train_end = now;
             self.found |= now.since(round.start) > (least + TRAIN_SLACK) / 2;
@@ -73,5 +77,30 @@ impl HystartDetector {
             self.found |= round.least > least + growth;
         }
         self.found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn round_begins_with_the_flight_of_a_small_window() {
+        let mut detector = HystartDetector::default();
+        let at = |milliseconds: u64| Time::from_nanos(milliseconds * 1_000_000);
+        // The window grows from 10 to 20 in the first flight.
+        for index in 0..10 {
+            let window = 10 + index as u32;
+            let numbers = (2 + index, 12 + 2 * index);
+            assert!(!detector.ends_slow_start(at(index), RTT, RTT, window, numbers));
+        }
+        // The train of the second flight is longer than (100 ms + 1 ms) / 2 after 51 ms.
+        let found = (0..80).find(|index| {
+            let numbers = (13 + index, 101);
+            detector.ends_slow_start(at(100 + index), RTT, RTT, 20, numbers)
+        });
+        assert_eq!(found, Some(51));
     }
 }

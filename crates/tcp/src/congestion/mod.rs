@@ -82,8 +82,10 @@ impl CongestionWindow {
         self.credit %= needed;
     }
 
-    /// Threshold for a new loss episode: RFC 5681 §3.1 equation (4), RFC 9438 §4.6.
+    /// Threshold for a new loss episode: RFC 5681 §3.1 equation (4), RFC 9438 §4.6. Credit for a larger window
+    /// ends (tcp_init_cwnd_reduction).
     pub(crate) fn reduced_threshold(&mut self) -> u32 {
+        self.credit = 0;
         let reduced = match &mut self.cubic {
             None => self.segments / 2,
             Some(cubic) => cubic.reduce(self.segments),

@@ -95,15 +95,16 @@ fn cubic_converges_fast_when_it_lost_early() {
 
 #[test]
 fn a_short_path_gets_renos_window() {
-    // RFC 9438 §4.3: with an RTT of 1 ms the Reno-friendly window is the larger one.
+    // RFC 9438 §4.3: with an RTT of 10 ms the Reno-friendly window is the larger one.
     let mut cubic = CubicState::new(false);
     cubic.reduce(100);
     let mut window = 70;
     let mut credit = 0;
-    for millisecond in 0..40 {
-        let now = Time::from_nanos(millisecond * 1_000_000);
+    for round in 0..40 {
         let in_round = window;
-        for _ in 0..in_round {
+        for number in 0..in_round {
+            let microseconds = 10_000 * (round * in_round + number) / in_round;
+            let now = Time::ZERO + Duration::from_micros(u64::from(microseconds));
             let needed = cubic.segments_for_increase(now, window, 1);
             credit += 1;
             if credit >= needed {
@@ -164,4 +165,31 @@ fn hystart_ends_slow_start_on_a_long_train() {
         window.on_rtt(now, RTT, 50, 1_000);
     }
     assert_eq!(window.threshold, 32);
+}
+
+#[test]
+fn reduction_ends_the_credit_for_a_larger_window() {
+    let mut window = window(CongestionAlgorithm::NewReno, 10);
+    window.threshold = 10;
+    window.increase(Time::ZERO, 9);
+    window.threshold = window.reduced_threshold();
+    window.segments = window.threshold;
+    window.increase(Time::ZERO, 4);
+    assert_eq!(window.segments, 5);
+    window.increase(Time::ZERO, 1);
+    assert_eq!(window.segments, 6);
+}
+
+#[test]
+fn growth_of_an_unchanged_window_stays_for_seven_ticks() {
+    let mut cubic = CubicState::new(false);
+    cubic.reduce(1_000);
+    // W_cubic(4 s) = 1100 + 0.4 * 4^3 = 1125.6, and half a segment more 28 ms later.
+    let mut needed = |milliseconds: u64| {
+        cubic.segments_for_increase(Time::from_nanos(milliseconds * 1_000_000), 1_100, 1)
+    };
+    needed(0);
+    assert_eq!(needed(4_000), 1_100 / 25);
+    assert_eq!(needed(4_028), 1_100 / 25);
+    assert_eq!(needed(4_032), 1_100 / 26);
 }

@@ -223,8 +223,9 @@ impl SendSide {
             ..DeliveryReport::default()
         };
         self.take_duplicates(ack, &mut report);
+        let highest_before = self.board.highest_sacked();
         self.take_blocks(now, ack, &mut report);
-        self.take_position(now, ack, &mut report);
+        self.take_position(now, ack, highest_before, &mut report);
         self.sample_rtt(now, ack, &report);
         if let Some(lowest) = report.lowest_reordered {
             let distance = report.highest.saturating_sub(lowest);
@@ -279,15 +280,22 @@ impl SendSide {
                 if !segment.ambiguous {
                     report.first_sacked_at.get_or_insert(segment.sent);
                     report.last_sacked_at = Some(segment.sent);
-                    report.note_original(segment, high);
+                    report.note_original(segment, report.highest, high);
                 }
                 report.highest = report.highest.max(segment.end());
             });
         }
     }
 
-    /// Removes what is cumulatively acknowledged.
-    fn take_position(&mut self, now: Time, ack: &PeerAck<'_>, report: &mut DeliveryReport) {
+    /// Removes what is cumulatively acknowledged. Blocks of the same acknowledgement are no sign of reordering: a
+    /// delayed acknowledgement reports the segment in front of a gap and the one behind it together.
+    fn take_position(
+        &mut self,
+        now: Time,
+        ack: &PeerAck<'_>,
+        highest_before: u64,
+        report: &mut DeliveryReport,
+    ) {
         if ack.position <= self.una {
             return;
         }
@@ -307,7 +315,7 @@ impl SendSide {
             if !segment.ambiguous {
                 report.first_acknowledged_at.get_or_insert(segment.sent);
                 report.last_acknowledged_at = Some(segment.sent);
-                report.note_original(segment, high);
+                report.note_original(segment, highest_before, high);
             }
         });
         report.advanced = true;
@@ -488,7 +496,8 @@ impl SendSide {
         self.recovery.note_retransmission(now);
         self.note_sent(now);
         self.counters.segments_resent += 1;
-        if position == self.una {
+        // The wait for a reordering window goes on, as in Linux: other segments depend on it.
+        if position == self.una && !self.timer.waits_for_reordering() {
             self.arm_timeout(now);
         }
         let transmission = self.build(position, length);

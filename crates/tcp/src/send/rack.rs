@@ -26,6 +26,8 @@ pub(crate) struct RackDetector {
     /// Reordering in segments, and the number of times that it was seen.
     reordering: u32,
     reorderings_seen: u32,
+    /// A segment arrived, or a reduction was undone, since the last look for losses.
+    has_news: bool,
     window_steps: u32,
     persists: u32,
     /// A wider window was set already for data below this position.
@@ -39,6 +41,7 @@ impl RackDetector {
             rtt: Duration::ZERO,
             reordering: REORDERING_INITIAL,
             reorderings_seen: 0,
+            has_news: false,
             window_steps: 1,
             persists: 0,
             widened_until: 0,
@@ -66,9 +69,20 @@ impl RackDetector {
             return;
         }
         self.rtt = rtt;
+        self.has_news = true;
         if self.newest.is_none_or(|(_, order)| segment.order > order) {
             self.newest = Some((segment.sent, segment.order));
         }
+    }
+
+    /// Tells whether an acknowledgement is a reason to look for losses, and takes note of the look.
+    pub(crate) fn takes_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
+    }
+
+    /// Notes that a reduction was undone: which segments are lost must be judged again.
+    pub(crate) fn on_undo(&mut self) {
+        self.has_news = true;
     }
 
     /// Notes a segment that arrived after others that were sent later: RFC 8985 §6.2 step 3.
@@ -214,6 +228,17 @@ mod tests {
         // The retransmission, and those sent before that have not arrived.
         assert_eq!(board.next_lost(), Some(0));
         assert_eq!(lost, 7);
+    }
+
+    #[test]
+    fn losses_are_looked_for_after_arrivals_alone() {
+        let mut rack = RackDetector::new();
+        assert!(!rack.takes_news());
+        after_sacks(&mut rack, 1, 1, at(41));
+        assert!(rack.takes_news());
+        assert!(!rack.takes_news());
+        rack.on_undo();
+        assert!(rack.takes_news());
     }
 
     #[test]

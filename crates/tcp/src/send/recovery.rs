@@ -50,8 +50,9 @@ pub(crate) struct DeliveryReport {
 
 impl DeliveryReport {
     /// Notes a segment that was sent once.
-    pub(crate) fn note_original(&mut self, segment: &SentSegment, high: u64) {
-        if segment.start < self.highest {
+    /// It was reordered if a segment behind `highest` had arrived before.
+    pub(crate) fn note_original(&mut self, segment: &SentSegment, highest: u64, high: u64) {
+        if segment.start < highest {
             let lowest = self.lowest_reordered.unwrap_or(segment.start);
             self.lowest_reordered = Some(lowest.min(segment.start));
         }
@@ -266,7 +267,7 @@ impl SendSide {
                     self.undo_reduction(false);
                     self.recovery.phase = self.calm_phase();
                 }
-                let set = self.detect_losses(now);
+                let set = self.detect_losses_after_ack(now);
                 if self.recovery.phase != RecoveryPhase::Recovery && self.board.lost_count() > 0 {
                     self.enter_recovery();
                 }
@@ -278,7 +279,7 @@ impl SendSide {
                 if self.recover_from_timeout(ack, report) {
                     return false;
                 }
-                let set = self.detect_losses(now);
+                let set = self.detect_losses_after_ack(now);
                 if self.recovery.phase == RecoveryPhase::Open
                     && self.board.lost_count() > lost_before
                 {
@@ -295,7 +296,7 @@ impl SendSide {
                 {
                     self.undo_reduction(false);
                 }
-                let set = self.detect_losses(now);
+                let set = self.detect_losses_after_ack(now);
                 if self.board.lost_count() > 0 {
                     self.enter_recovery();
                 } else if self.recovery.phase != RecoveryPhase::Reduced {
@@ -315,6 +316,11 @@ impl SendSide {
         } else {
             RecoveryPhase::Open
         }
+    }
+
+    /// Looks for losses if the acknowledgement brought news.
+    fn detect_losses_after_ack(&mut self, now: Time) -> bool {
+        self.rack.takes_news() && self.detect_losses(now)
     }
 
     /// Looks for losses; `true` if the timer now waits for the reordering window.
@@ -380,6 +386,7 @@ impl SendSide {
             self.counters.undone += 1;
         }
         self.recovery.first_retransmission = None;
+        self.rack.on_undo();
     }
 
     /// Starts again after a time-out: RFC 5681 §3.1 equation (4), RFC 6298 §5.4 and §5.5.

@@ -88,6 +88,10 @@ impl RetransmissionTimer {
         self.due = Some((TimerPurpose::Reordering, until));
     }
 
+    pub(super) fn waits_for_reordering(&self) -> bool {
+        matches!(self.due, Some((TimerPurpose::Reordering, _)))
+    }
+
     fn backed_off(&self, timeout: Duration) -> Duration {
         timeout
             .saturating_mul(1 << self.backoff.min(16))

@@ -182,6 +182,54 @@ fn two_segments_behind_a_gap_wait_for_reordering() {
 }
 
 #[test]
+fn delayed_acknowledgement_before_a_gap_is_no_reordering() {
+    let connection = client(
+        "
+        0.100 write 6000
+        0.100 > . 1:1001
+        0.100 > . 1001:2001
+        0.100 > . 2001:3001
+        0.100 > . 3001:4001
+        0.100 > . 4001:5001
+        0.100 > P. 5001:6001
+        0.200 < . 1:1 ack 2001 win 65535 <sack:3001:4001>
+        0.201 < . 1:1 ack 2001 win 65535 <sack:3001:6001>
+        0.201 > . 2001:3001
+        0.301 < . 1:1 ack 6001 win 65535
+        ",
+    );
+    let info = connection.info(Time::ZERO);
+    assert_eq!((info.recoveries, info.reorderings), (1, 0));
+}
+
+#[test]
+fn retransmission_leaves_the_wait_for_others() {
+    // After reordering, segments that were sent together with one that arrived have a quarter of an RTT.
+    let connection = client(
+        "
+        0.100 write 3000
+        0.100 > . 1:1001
+        0.100 > . 1001:2001
+        0.100 > P. 2001:3001
+        0.200 < . 1:1 ack 1 win 65535 <sack:1001:3001>
+        0.205 < . 1:1 ack 3001 win 65535
+        0.300 write 1000
+        0.300 > P. 3001:4001
+        0.350 write 3000
+        0.350 > . 4001:5001
+        0.350 > . 5001:6001
+        0.350 > P. 6001:7001
+        0.450 < . 1:1 ack 3001 win 65535 <sack:6001:7001>
+        0.450 > . 3001:4001
+        0.477 > . 4001:5001
+        0.477 > . 5001:6001
+        0.577 < . 1:1 ack 7001 win 65535
+        ",
+    );
+    assert_eq!(connection.info(Time::ZERO).timeouts, 0);
+}
+
+#[test]
 fn reordered_segments_reduce_nothing() {
     let connection = client(
         "
