@@ -30,8 +30,8 @@ pub struct ConnectionConfig {
     pub mss: u16,
     /// Largest receive window.
     pub receive_buffer: ByteCount,
-    /// Receive window that is offered at first. It grows by two segments with each segment that arrives, and
-    /// each of these segments is acknowledged at once. Linux offers 64 KiB (half of tcp_rmem's default).
+    /// Receive window that is offered at first. It grows up to a multiple of the data that arrive in an RTT, and
+    /// each segment that enlarges it is acknowledged at once. Linux offers 64 KiB (half of tcp_rmem's default).
     pub receive_window_initial: ByteCount,
     /// Bytes that may wait for transmission or for an acknowledgement.
     pub send_buffer: ByteCount,

@@ -24,6 +24,7 @@ mod info;
 mod payload;
 mod range_set;
 mod receive;
+mod receive_window;
 mod segment;
 mod send;
 mod wire;

@@ -11,6 +11,11 @@ impl RangeSet {
         self.ranges.is_empty()
     }
 
+    /// Position behind the last range.
+    pub(crate) fn end(&self) -> Option<u64> {
+        self.ranges.last().map(|range| range.1)
+    }
+
     /// Number of ranges.
     pub(crate) fn count(&self) -> usize {
         self.ranges.len()

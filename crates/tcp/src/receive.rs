@@ -16,6 +16,7 @@ use vocab::Time;
 use crate::config::ConnectionConfig;
 use crate::payload::ReceiveStore;
 use crate::range_set::RangeSet;
+use crate::receive_window::OfferedWindow;
 use crate::segment::{SACK_BLOCKS_MAX, SackBlocks, SegmentPayload};
 
 /// Segments at the start, or after a pause, that are acknowledged at once: the sender is in slow
@@ -27,10 +28,6 @@ const GAP_ACKS_AT_ONCE: u32 = 3;
 const GAP_ACKS_SWALLOWED_MOST: u32 = 44;
 /// Ranges that may wait behind gaps. Data that would make more are dropped, as if they were lost.
 const RANGES_MOST: usize = 4_096;
-/// Segments by which a segment that arrives enlarges the offered window (__tcp_grow_window).
-const WINDOW_GROWTH_SEGMENTS: u32 = 2;
-/// Smallest payload that enlarges the offered window (tcp_event_data_recv).
-const GROWTH_PAYLOAD_LEAST: usize = 128;
 /// Part of an RTT that an acknowledgement behind a gap may wait at most.
 const GAP_DELAY_SHARE: u32 = 20;
 
@@ -49,8 +46,7 @@ pub(crate) struct ReceiveSide {
     next: u64,
     fin: Option<u64>,
     capacity: u64,
-    /// Largest window that is advertised at present; it grows up to the capacity.
-    offered: u64,
+    window: OfferedWindow,
     shift: u8,
     mss: u32,
     uses_sack: bool,
@@ -81,7 +77,7 @@ impl ReceiveSide {
             next: 1,
             fin: None,
             capacity,
-            offered: config.receive_window_initial.bytes().clamp(1, capacity),
+            window: OfferedWindow::new(config.receive_window_initial, capacity, mss.max(1)),
             shift,
             mss: mss.max(1),
             uses_sack,
@@ -162,7 +158,10 @@ impl ReceiveSide {
     ) {
         let end = position + payload.len() as u64;
         self.note_pause(now, rtt);
-        self.grow_window(payload.len());
+        if self.window.grow(payload.len()) {
+            // A segment more than otherwise: the other quick acknowledgements remain (tcp_grow_window).
+            self.quick_acks |= 1;
+        }
         if has_fin {
             self.fin.get_or_insert(end);
         }
@@ -200,6 +199,7 @@ impl ReceiveSide {
         }
         self.early.remove_below(self.next);
         self.store.deliver(self.next - 1);
+        self.adjust_window(now);
         if self.fin == Some(self.next) {
             self.next += 1;
         }
@@ -249,6 +249,7 @@ impl ReceiveSide {
         }
         self.store.insert(start - 1, payload);
         self.early.insert(start, end);
+        self.adjust_window(now);
         self.recent.push_front(start);
         // One for each block, and one for each that may have merged into another.
         self.recent.truncate(2 * SACK_BLOCKS_MAX);
@@ -284,6 +285,20 @@ impl ReceiveSide {
         };
     }
 
+    /// Takes the age of the time stamp that a full segment echoes.
+    pub(crate) fn take_echo(&mut self, echo: u32, age: Duration) {
+        self.window.take_echo(echo, age);
+    }
+
+    fn adjust_window(&mut self, now: Time) {
+        let read = (self.next - 1).saturating_sub(self.store.waiting());
+        let behind_gap = self
+            .early
+            .end()
+            .map_or(0, |end| end.saturating_sub(self.next));
+        self.window.adjust(now, read, behind_gap);
+    }
+
     /// A sender that pauses starts again slowly, so its segments are acknowledged at once.
     fn note_pause(&mut self, now: Time, rtt: Option<Duration>) {
         let pause = Duration::from_millis(200) + rtt.unwrap_or_default();
@@ -294,16 +309,6 @@ impl ReceiveSide {
             self.quick_acks = QUICK_ACKS;
         }
         self.latest_data = Some(now);
-    }
-
-    /// Offers a larger window, and acknowledges at once as long as the window grows, as Linux does
-    /// (tcp_grow_window): the sender is probably in slow start, and its window grows as fast.
-    fn grow_window(&mut self, length: usize) {
-        if self.offered < self.capacity && length >= GROWTH_PAYLOAD_LEAST {
-            let step = u64::from(WINDOW_GROWTH_SEGMENTS * self.mss);
-            self.offered = (self.offered + step).min(self.capacity);
-            self.quick_acks = self.quick_acks.max(1);
-        }
     }
 
     /// RFC 2883 §4: the first block reports a segment that was there already.
@@ -328,7 +333,7 @@ impl ReceiveSide {
     fn free(&self) -> u64 {
         self.capacity
             .saturating_sub(self.store.waiting())
-            .min(self.offered)
+            .min(self.window.bytes())
     }
 
     /// Window field of a segment that is sent now. The edge never moves back (RFC 9293 §3.8.6).
@@ -428,7 +433,10 @@ mod tests {
             acknowledged_one_by_one(60_000, 60_000),
             u64::from(QUICK_ACKS)
         );
-        // 50,000 bytes more, in steps of two segments.
-        assert_eq!(acknowledged_one_by_one(10_000, 60_000), 25);
+        // 2,500 bytes more in steps of two segments, and then the quick ones.
+        assert_eq!(
+            acknowledged_one_by_one(10_000, 60_000),
+            2 + u64::from(QUICK_ACKS)
+        );
     }
 }

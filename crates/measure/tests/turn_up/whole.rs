@@ -52,7 +52,8 @@ fn firewall_without_udp_leaves_tcp_alone() {
         .reached(TestDirection::Up)
         .expect("TCP gets through");
     let share = reached.bits_per_second() as f64 / (20e6 * 1_448.0 / 1_500.0);
-    assert!((0.9..1.0).contains(&share), "{share}");
+    // The counters advance by two segments at a time, and 5,000 segments are counted.
+    assert!((0.9..1.001).contains(&share), "{share}");
     assert_eq!(turn_up.known(TestDirection::Up).runs.len(), 3);
 }
 

@@ -287,6 +287,7 @@ impl TcpConnection {
             | ConnectionState::FinWait2 => {
                 let has_fin = segment.flags.contain(SegmentFlags::FIN);
                 let rtt = self.send.rtt().0;
+                self.take_echo(now, segment);
                 self.receive
                     .on_data(now, rtt, position, segment.payload.clone(), has_fin);
             }
@@ -301,6 +302,18 @@ impl TcpConnection {
                 }
             }
             ConnectionState::SynSent | ConnectionState::SynReceived | ConnectionState::Closed => {}
+        }
+    }
+
+    /// Hands the age of the echoed time stamp of a full segment to the receiving half.
+    fn take_echo(&mut self, now: Time, segment: &TcpSegment) {
+        if let Some(timestamps) = segment.options.timestamps
+            && self.handshake.timestamps
+            && segment.payload.len() >= self.send.mss() as usize
+        {
+            let age = self.clock.value(now).wrapping_sub(timestamps.echo);
+            let age = std::time::Duration::from_millis(u64::from(age));
+            self.receive.take_echo(timestamps.echo, age);
         }
     }
 
