@@ -2,6 +2,7 @@
 //!
 //! The link carries whole IP packets, so lengths, check sums and corruption are those of a real path.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ pub struct TcpHostPair {
     /// Clock of both hosts.
     pub clock: VirtualClock,
     next_port: u16,
+    pauses: VecDeque<(Time, Time)>,
 }
 
 /// Address of the server.
@@ -41,7 +43,28 @@ impl TcpHostPair {
             link,
             clock: VirtualClock::new(),
             next_port: address(CLIENT).port(),
+            pauses: VecDeque::new(),
         }
+    }
+
+    /// Stops hosts and link between two times, as a machine does that has other work. What is due in between
+    /// happens at the end. Pauses come in the order of their times.
+    pub fn pause_at(&mut self, start: Time, end: Time) {
+        self.pauses.push_back((start, end));
+    }
+
+    /// Time at which work that is due at `next` is done.
+    fn behind_pauses(&mut self, next: Time) -> Time {
+        while let Some((start, end)) = self.pauses.front().copied() {
+            if next < start {
+                return next;
+            }
+            if next < end {
+                return end;
+            }
+            self.pauses.pop_front();
+        }
+        next
     }
 
     /// Opens a connection from the client's host to the listening server.
@@ -88,6 +111,7 @@ impl TcpHostPair {
                 self.clock.jump_to(end);
                 return RunOutcome::TimedOut;
             }
+            let next = self.behind_pauses(next);
             self.clock.jump_to(next);
         }
     }

@@ -91,10 +91,13 @@ pub(crate) struct RealTimeLink {
     received: Vec<ReceivedPacket>,
     turns: u64,
     late_turns: u64,
+    pauses: Vec<(Time, Time)>,
 }
 
 /// Delay behind the due time from which a turn of the link counts as late.
 const LATE: Duration = Duration::from_millis(1);
+/// ... from which it is kept as a pause.
+const PAUSE_LEAST: Duration = Duration::from_micros(20);
 
 impl RealTimeLink {
     pub(crate) fn new(device: TunDevice, config: LinkConfig) -> Self {
@@ -109,6 +112,7 @@ impl RealTimeLink {
             received: Vec::new(),
             turns: 0,
             late_turns: 0,
+            pauses: Vec::new(),
         }
     }
 
@@ -119,6 +123,11 @@ impl RealTimeLink {
     /// Share of the turns that came more than a millisecond late.
     pub(crate) fn late_share(&self) -> f64 {
         self.late_turns as f64 / self.turns.max(1) as f64
+    }
+
+    /// Times between which the machine did not let the link work, since its start.
+    pub(crate) fn into_pauses(self) -> Vec<(Time, Time)> {
+        self.pauses
     }
 
     /// Carries packets until `is_done`. The forward direction leads to the listening port.
@@ -134,6 +143,9 @@ impl RealTimeLink {
             {
                 self.turns += 1;
                 self.late_turns += u64::from(now.since(due) > LATE);
+                if now.since(due) >= PAUSE_LEAST {
+                    self.pauses.push((due, now));
+                }
             }
             self.device
                 .receive(READ_AT_ONCE, &mut self.received)
