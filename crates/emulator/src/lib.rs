@@ -3,7 +3,7 @@
 //! [`link`] runs a link between two devices of this machine. [`device`] runs the model of a router or
 //! switch between several interfaces. [`around`] runs one command behind a
 //! link. [`calibrate`] measures a link that runs in a process of its own, from sockets at both
-//! ends, and stores the result as a certificate.
+//! ends, and stores the result as a certificate. `lateness.rs` counts how late packets leave.
 //!
 //! The fate of a packet is decided in `emulate` alone, so that links in real time and in virtual
 //! time behave the same.
@@ -13,4 +13,7 @@
 pub mod around;
 pub mod calibrate;
 pub mod device;
+mod lateness;
 pub mod link;
+
+pub use lateness::LatenessReport;

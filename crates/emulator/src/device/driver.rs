@@ -23,9 +23,9 @@ use vocab::{DeviceModel, Time};
 
 use super::report::{DeviceReport, PortReport};
 use super::switch::{FrameOutputs, FrameSwitch};
+use crate::lateness::DeliveryLateness;
 use crate::link::pace::{ThreadPriority, WakeupEstimator};
 use crate::link::processor::ThreadPlacement;
-use crate::link::report::DeliveryLateness;
 use crate::link::watch::{LinkWatch, WatchCounters};
 
 /// Frames read from one port, or written, before others have their turn.

@@ -3,7 +3,7 @@
 use emulate::DeviceCounters;
 use serde::Serialize;
 
-use crate::link::report::DeliveryLateness;
+use crate::lateness::{DeliveryLateness, LatenessReport};
 
 /// The account of a device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -32,16 +32,9 @@ pub struct DeviceReport {
     pub dropped_by_flood_limit_frames: u64,
     /// Not forwarded, because the destination is behind the port that the frame came from.
     pub returned_frames: u64,
-    /// Packets delivered more than 0.2 ms after the model's time, those over 1 ms included.
-    pub over_200us_late_packets: u64,
-    /// Packets delivered more than 1 ms after the model's time.
-    pub late_packets: u64,
-    /// Half of the packets were delivered within this of their moment.
-    pub lateness_p50_us: u64,
-    /// 99 of 100 packets were delivered within this of their moment.
-    pub lateness_p99_us: u64,
-    /// The latest packet.
-    pub lateness_max_us: u64,
+    /// Lateness of deliveries; its fields stand beside the others.
+    #[serde(flatten)]
+    pub lateness: LatenessReport,
     /// Text of the last deviation from the model; `null` if there was none.
     pub not_held: Option<String>,
     /// Number of seconds with a deviation.
@@ -88,11 +81,7 @@ impl DeviceReport {
             dropped_by_aqm_packets: counters.dropped_by_aqm.packets,
             held_packets: counters.held.packets,
             dropped_by_limit_packets: counters.dropped_by_limit.packets,
-            over_200us_late_packets: lateness.over_200us(),
-            late_packets: lateness.late(),
-            lateness_p50_us: lateness.quantile_us(0.50),
-            lateness_p99_us: lateness.quantile_us(0.99),
-            lateness_max_us: lateness.max_us(),
+            lateness: lateness.report(),
             ..Self::default()
         }
     }

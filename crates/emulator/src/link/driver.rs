@@ -26,8 +26,9 @@ use vocab::Time;
 use super::pace::{GATHER, ThreadPriority, WakeupEstimator};
 use super::processor::ThreadPlacement;
 use super::record::{LinkRecord, PacketDirection, RecordSink};
-use super::report::{DeliveryLateness, DirectionReport, LinkReport};
+use super::report::{DirectionReport, LinkReport};
 use super::watch::{LinkWatch, WatchCounters};
+use crate::lateness::DeliveryLateness;
 use host::packets::device::{LinkDevice, ReceivedPacket};
 use host::packets::system::{self, ThreadWaker};
 
