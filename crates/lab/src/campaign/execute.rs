@@ -338,30 +338,16 @@ impl<'a> RunningCampaign<'a> {
         let wan = capture::read(&captures.wan)?;
         for (pass, label, outcome) in outcomes {
             let files = contents.of(workload, pass);
-            let names: Vec<&str> = files.iter().map(|(name, _)| name).collect();
-            let transfers = match recording::transfers(&client, &wan, workload, &label, &names) {
-                Ok(transfers) => transfers,
-                // A client that failed leaves a capture that is not whole; its failure says more.
-                Err(_) if outcome.failure.is_some() => continue,
-                Err(error) => return Err(error),
-            };
-            for (transfer, arrival) in transfers.into_iter().zip(outcome.arrivals) {
-                results.samples.push(FileSample {
+            let measured =
+                recording::measured_files(&client, &wan, workload, &label, files, &outcome)?;
+            results
+                .samples
+                .extend(measured.into_iter().map(|measured| FileSample {
                     pass,
                     workload: workload.name().to_owned(),
                     repeat,
-                    bytes: files
-                        .get(&transfer.file)
-                        .map_or(0, |bytes| bytes.len() as u64),
-                    requested_unix_s: transfer.requested.as_secs_f64(),
-                    elapsed_s: transfer.elapsed().as_secs_f64(),
-                    window_s: transfer.window.as_secs_f64(),
-                    wan_bytes: transfer.wan_bytes,
-                    file: transfer.file,
-                    expected_hash: arrival.expected,
-                    found_hash: arrival.found,
-                });
-            }
+                    measured,
+                }));
         }
         Ok(())
     }
@@ -422,18 +408,18 @@ fn keep(run: &LabRun, directory: &Path, results: Option<&CampaignResults>) -> Re
             let label = run.map_or("", |run| run.label.as_str());
             hashes += &format!(
                 "{label},{},{},{}\n",
-                sample.file,
-                sample.expected_hash,
-                sample.found_hash.as_deref().unwrap_or_default()
+                sample.measured.file,
+                sample.measured.expected_hash,
+                sample.measured.found_hash.as_deref().unwrap_or_default()
             );
             samples += &format!(
                 "{label},{},{},{},{},{:.6},{}\n",
                 sample.pass.name(),
                 sample.workload,
-                sample.file,
-                sample.bytes,
-                sample.elapsed_s,
-                sample.wan_bytes
+                sample.measured.file,
+                sample.measured.bytes,
+                sample.measured.elapsed_s,
+                sample.measured.wan_bytes
             );
         }
     }

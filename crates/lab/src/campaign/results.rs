@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::link::LabLink;
 use super::plan::PassKind;
+use crate::recording::MeasuredFile;
 use host::machine::MachineInfo;
 
 /// The version of the result file's format; a reader refuses others.
@@ -92,22 +93,9 @@ pub struct FileSample {
     pub workload: String,
     /// The repeat, from 1.
     pub repeat: u32,
-    /// The file.
-    pub file: String,
-    /// Its size.
-    pub bytes: u64,
-    /// Time of the first request for its data, seconds since the Unix epoch.
-    pub requested_unix_s: f64,
-    /// Time from that to the last acknowledgement of the data, in seconds.
-    pub elapsed_s: f64,
-    /// Time from the first to the last packet of the file's window, in seconds.
-    pub window_s: f64,
-    /// Bytes over the WAN in that window, both directions, IP headers included.
-    pub wan_bytes: u64,
-    /// The BLAKE3 hash it should have.
-    pub expected_hash: String,
-    /// Hash of the received file; `None` when nothing arrived.
-    pub found_hash: Option<String>,
+    /// The file and its figures.
+    #[serde(flatten)]
+    pub measured: MeasuredFile,
 }
 
 impl CampaignResults {
@@ -150,10 +138,15 @@ impl CampaignResults {
                 }
             }
             for sample in &test.samples {
-                let place = format!("{} {} {}", sample.pass.name(), sample.workload, sample.file);
-                match &sample.found_hash {
+                let place = format!(
+                    "{} {} {}",
+                    sample.pass.name(),
+                    sample.workload,
+                    sample.measured.file
+                );
+                match &sample.measured.found_hash {
                     None => faults.push(format!("{place}: did not arrive")),
-                    Some(hash) if *hash != sample.expected_hash => {
+                    Some(hash) if *hash != sample.measured.expected_hash => {
                         faults.push(format!("{place}: arrived with other content"));
                     }
                     Some(_) => {}

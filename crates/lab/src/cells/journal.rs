@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::calibration::LinkCalibration;
 use super::plan::CellPlan;
 use super::sizes::CellSizes;
-use crate::recording::TrafficCounts;
+use crate::recording::{MeasuredFile, TrafficCounts};
 use host::machine::MachineInfo;
 
 /// Name of the journal in a campaign's directory.
@@ -109,7 +109,7 @@ pub struct CellPass {
     /// Label of its markers in the captures.
     pub label: String,
     /// Files.
-    pub files: Vec<CellFile>,
+    pub files: Vec<MeasuredFile>,
     /// Round trips of ICMP echoes before the cell, in milliseconds; lost ones are left out.
     #[serde(default)]
     pub pings_before_ms: Vec<f64>,
@@ -132,33 +132,6 @@ pub struct CellPass {
     pub wan_round_trips: u32,
     /// Text of the client's failure, if there was one.
     pub failure: Option<String>,
-}
-
-/// One file of a cell.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CellFile {
-    /// Its name.
-    pub file: String,
-    /// Its size.
-    pub bytes: u64,
-    /// Time of the first request for its data, seconds since the Unix epoch.
-    pub requested_unix_s: f64,
-    /// Time from that to the last acknowledgement of the data, in seconds.
-    pub elapsed_s: f64,
-    /// Time from the first to the last packet of its window, in seconds.
-    pub window_s: f64,
-    /// Bytes over the WAN in that window, both directions, IP headers included.
-    pub wan_bytes: u64,
-    /// Time to open the document, in seconds, where it was opened and saved.
-    #[serde(default)]
-    pub open_s: Option<f64>,
-    /// Time to save the document, in seconds.
-    #[serde(default)]
-    pub save_s: Option<f64>,
-    /// BLAKE3 hash of what was sent.
-    pub expected_hash: String,
-    /// BLAKE3 hash of what arrived; `None` when nothing arrived.
-    pub found_hash: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -211,7 +184,7 @@ impl CellPass {
     /// Tells whether all files arrived as they were sent.
     #[must_use]
     pub fn is_identical(&self) -> bool {
-        let same = |file: &CellFile| file.found_hash.as_deref() == Some(&file.expected_hash);
+        let same = |file: &MeasuredFile| file.found_hash.as_deref() == Some(&file.expected_hash);
         self.failure.is_none() && !self.files.is_empty() && self.files.iter().all(same)
     }
 
@@ -478,7 +451,7 @@ pub(crate) mod tests {
         CellPass {
             cell: cell.to_owned(),
             label: "c0-r1-a1-random-once".to_owned(),
-            files: vec![CellFile {
+            files: vec![MeasuredFile {
                 file: "document.bin".to_owned(),
                 bytes,
                 requested_unix_s: 1.0,

@@ -5,7 +5,7 @@ use anyhow::Result;
 use capture::CapturedPacket;
 
 use super::expansion::{self, CellLoad, CellSeries, PlannedCell};
-use super::journal::{CellFile, CellPass};
+use super::journal::CellPass;
 use super::plan::{CacheState, CellPlan};
 use super::sizes::CellSizes;
 use crate::recording;
@@ -102,13 +102,7 @@ impl FinishedCell<'_> {
         let workload = cell.workload;
         let counts = recording::traffic(client, &label)?;
         let crossings = recording::crossings(wan, &label)?;
-        let names: Vec<&str> = files.iter().map(|(name, _)| name).collect();
-        let transfers = match recording::transfers(client, wan, workload, &label, &names) {
-            Ok(transfers) => transfers,
-            // A client that failed leaves a capture that is not whole; its failure says more.
-            Err(_) if outcome.failure.is_some() => Vec::new(),
-            Err(error) => return Err(error),
-        };
+        let measured = recording::measured_files(client, wan, workload, &label, &files, &outcome)?;
         let (up, down): (Vec<_>, Vec<_>) = crossings
             .packets
             .iter()
@@ -119,24 +113,7 @@ impl FinishedCell<'_> {
         Ok(CellPass {
             cell: cell.key(),
             label,
-            files: transfers
-                .into_iter()
-                .zip(outcome.arrivals)
-                .map(|(transfer, arrival)| CellFile {
-                    bytes: files
-                        .get(&transfer.file)
-                        .map_or(0, |bytes| bytes.len() as u64),
-                    requested_unix_s: transfer.requested.as_secs_f64(),
-                    elapsed_s: transfer.elapsed().as_secs_f64(),
-                    window_s: transfer.window.as_secs_f64(),
-                    wan_bytes: transfer.wan_bytes,
-                    open_s: transfer.office.map(|office| office.open.as_secs_f64()),
-                    save_s: transfer.office.map(|office| office.save.as_secs_f64()),
-                    file: transfer.file,
-                    expected_hash: arrival.expected,
-                    found_hash: arrival.found,
-                })
-                .collect(),
+            files: measured,
             pings_before_ms: self.pings_before_ms,
             pings_after_ms: self.pings_after_ms,
             cpu_busy: self.cpu_busy,

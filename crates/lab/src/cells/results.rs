@@ -254,14 +254,7 @@ impl CampaignOutcome {
                         pass: pass_kind,
                         workload: workload.to_owned(),
                         repeat,
-                        file: file.file.clone(),
-                        bytes: file.bytes,
-                        requested_unix_s: file.requested_unix_s,
-                        elapsed_s: file.elapsed_s,
-                        window_s: file.window_s,
-                        wan_bytes: file.wan_bytes,
-                        expected_hash: file.expected_hash.clone(),
-                        found_hash: file.found_hash.clone(),
+                        measured: file.clone(),
                     }));
             }
         }

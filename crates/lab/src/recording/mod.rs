@@ -11,6 +11,7 @@
 
 mod crossings;
 mod marker;
+mod measured_files;
 mod ping;
 mod traffic;
 mod transfers;
@@ -29,6 +30,7 @@ use host::wait;
 
 pub use crossings::{WanCrossing, WanCrossings, crossings};
 pub use marker::{MarkerEdge, WorkloadMarker};
+pub use measured_files::{MeasuredFile, measured_files};
 pub use ping::ping;
 pub use traffic::{TrafficCounts, traffic};
 pub use transfers::{FileTransfer, OfficeTimes, transfers};

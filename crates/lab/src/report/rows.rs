@@ -43,7 +43,7 @@ impl ResultRow {
 pub fn rows(test: &TestResults) -> Vec<ResultRow> {
     let mut keys: Vec<(&str, &str)> = Vec::new();
     for sample in &test.samples {
-        let key = (sample.workload.as_str(), sample.file.as_str());
+        let key = (sample.workload.as_str(), sample.measured.file.as_str());
         if !keys.contains(&key) {
             keys.push(key);
         }
@@ -55,7 +55,7 @@ pub fn rows(test: &TestResults) -> Vec<ResultRow> {
             let own: Vec<&FileSample> = test
                 .samples
                 .iter()
-                .filter(|sample| sample.workload == workload && sample.file == file)
+                .filter(|sample| sample.workload == workload && sample.measured.file == file)
                 .collect();
             let figures = PassKind::ALL
                 .into_iter()
@@ -66,9 +66,9 @@ pub fn rows(test: &TestResults) -> Vec<ResultRow> {
                         median(of_pass.iter().map(|sample| figure(sample)))
                     };
                     let figures = TransferFigures {
-                        elapsed_s: median_of(|sample| sample.elapsed_s)?,
-                        window_s: median_of(|sample| sample.window_s)?,
-                        wan_bytes: median_of(|sample| sample.wan_bytes as f64)?,
+                        elapsed_s: median_of(|sample| sample.measured.elapsed_s)?,
+                        window_s: median_of(|sample| sample.measured.window_s)?,
+                        wan_bytes: median_of(|sample| sample.measured.wan_bytes as f64)?,
                     };
                     Some((pass, figures))
                 })
@@ -76,7 +76,7 @@ pub fn rows(test: &TestResults) -> Vec<ResultRow> {
             ResultRow {
                 workload: workload.to_owned(),
                 file: file.to_owned(),
-                bytes: own.first().map_or(0, |sample| sample.bytes),
+                bytes: own.first().map_or(0, |sample| sample.measured.bytes),
                 figures,
             }
         })
@@ -122,6 +122,7 @@ pub fn sums(rows: &[ResultRow]) -> Vec<ResultRow> {
 pub(super) mod tests {
     use super::*;
     use crate::campaign::{LabLink, WorkloadRun};
+    use crate::recording::MeasuredFile;
 
     /// Two files over HTTP in all passes, three repeats.
     pub(in crate::report) fn sample_test() -> TestResults {
@@ -142,14 +143,18 @@ pub(super) mod tests {
                         pass,
                         workload: "http-download".to_owned(),
                         repeat,
-                        file: file.to_owned(),
-                        bytes,
-                        requested_unix_s: 1.0,
-                        elapsed_s: bytes as f64 / 1e6 / (index + 1) as f64 + f64::from(repeat),
-                        window_s: 4.0,
-                        wan_bytes: bytes / (index as u64 + 1),
-                        expected_hash: "a".to_owned(),
-                        found_hash: Some("a".to_owned()),
+                        measured: MeasuredFile {
+                            file: file.to_owned(),
+                            bytes,
+                            requested_unix_s: 1.0,
+                            elapsed_s: bytes as f64 / 1e6 / (index + 1) as f64 + f64::from(repeat),
+                            window_s: 4.0,
+                            wan_bytes: bytes / (index as u64 + 1),
+                            expected_hash: "a".to_owned(),
+                            found_hash: Some("a".to_owned()),
+                            open_s: None,
+                            save_s: None,
+                        },
                     });
                 }
             }
@@ -186,7 +191,7 @@ pub(super) mod tests {
     fn pass_with_a_missing_file_has_no_sum() {
         let mut test = sample_test();
         test.samples
-            .retain(|sample| !(sample.file == "50K.ppt" && sample.pass == PassKind::Warm));
+            .retain(|sample| !(sample.measured.file == "50K.ppt" && sample.pass == PassKind::Warm));
         let sums = sums(&rows(&test));
         assert!(!sums[0].figures.contains_key(&PassKind::Warm));
         assert!(sums[0].figures.contains_key(&PassKind::Edited));

@@ -110,7 +110,7 @@ mod tests {
     fn no_line_is_wider_than_a_terminal() {
         let mut results = sample_results();
         results.notes.push("word ".repeat(40));
-        results.tests[0].samples[0].elapsed_s = 4321.0;
+        results.tests[0].samples[0].measured.elapsed_s = 4321.0;
         let text = table(&results);
         for line in text.lines() {
             assert!(line.chars().count() <= WIDTH, "{line}");
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_damaged_file_is_shouted() {
         let mut results = sample_results();
-        results.tests[0].samples[0].found_hash = Some("b".to_owned());
+        results.tests[0].samples[0].measured.found_hash = Some("b".to_owned());
         assert!(table(&results).contains("NOT IDENTICAL: baseline http-download 2M.doc"));
     }
 }
