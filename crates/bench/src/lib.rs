@@ -6,6 +6,8 @@
 //! [`peers`] the emulator in comparison with the kernel's shaper and policer; [`labelled`] the
 //! diagnosis on the kernel's policers and shapers; [`known_links`] the turn-up tester on links with
 //! known figures.
+//!
+//! `site.rs`, `lanes.rs` and `references.rs` are the common parts of benches over the lab's network.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -19,5 +21,7 @@ pub mod peers;
 mod realm;
 pub mod reasons;
 pub mod reduction;
+mod references;
 pub mod sessions;
+mod site;
 pub mod smb;

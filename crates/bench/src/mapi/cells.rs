@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::lines::LinkKind;
+use crate::references::DelayedCell;
 
 /// One figure of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -285,15 +286,6 @@ impl MapiCell {
         word.split('+').all(|part| name.contains(part))
     }
 
-    /// The cell without delay, which shows the part of its time that the path does not cause.
-    #[must_use]
-    pub fn without_delay(&self) -> Self {
-        Self {
-            one_way_delay_ms: 0,
-            ..*self
-        }
-    }
-
     /// Tells whether its client logs in with a ticket.
     #[must_use]
     pub(super) fn is_by_kerberos(&self) -> bool {
@@ -320,6 +312,19 @@ impl Serialize for MapiCell {
         fields.serialize_field("mode", self.mode.name())?;
         fields.serialize_field("state", self.state.name())?;
         fields.end()
+    }
+}
+
+impl DelayedCell for MapiCell {
+    fn one_way_delay_ms(&self) -> u32 {
+        self.one_way_delay_ms
+    }
+
+    fn without_delay(&self) -> Self {
+        Self {
+            one_way_delay_ms: 0,
+            ..*self
+        }
     }
 }
 

@@ -11,15 +11,15 @@
 //! its reason and the rest goes on; an interrupted run returns what it has.
 
 use std::path::Path;
-use std::sync::mpsc;
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use super::cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
 use super::stand::{BASELINE_LIMIT_SECONDS, MapiCellResult, MapiLane, SPAN_SECONDS};
-use crate::lanes::{FailedCell, run_on_lanes};
+use crate::lanes::{FailedCell, LaneWork, run_on_lanes};
 use crate::lines::LinkKind;
+use crate::references;
 use host::progress::ProgressReporter;
 use host::{ProgramEnvironment, kernel, rootless};
 use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
@@ -80,13 +80,10 @@ struct MapiJobGroup {
     jobs: Vec<MapiJob>,
 }
 
-/// Event from a lane.
-enum MapiLaneEvent {
-    Begins(String),
+/// Result of a job.
+enum MapiJobResult {
     Measured(MapiJob, Box<MapiCellResult>),
     MeasuredPeers(MapiCell, f64),
-    Failed(String, String),
-    Behind(f64),
 }
 
 /// Measures cells.
@@ -111,32 +108,19 @@ pub fn measure(
     ensure!(!cells.is_empty(), "nothing is to be measured");
     let groups = groups(cells);
     let peers = peer_jobs(cells);
-    let whole: f64 = groups
-        .iter()
-        .flat_map(|group| &group.jobs)
-        .chain(&peers.jobs)
-        .map(weight)
-        .sum();
     let mut report = MapiReport::default();
-    let mut behind = 0.0;
     let (light, heavy): (Vec<MapiJobGroup>, Vec<MapiJobGroup>) =
         groups.into_iter().partition(MapiJobGroup::is_light);
-    let light = split_groups(light);
-    for (groups, lanes) in [(vec![peers], 1), (light, LIGHT_LANES), (heavy, 1)] {
-        let bench = MapiBench {
-            environment,
-            python,
-        };
-        let run =
-            |group: &MapiJobGroup,
-             lane: &mut Option<MapiLane>,
-             tell: &mpsc::Sender<MapiLaneEvent>| bench.run_group(group, lane, tell);
-        run_on_lanes(groups, lanes, run, |event| match event {
-            MapiLaneEvent::Begins(name) => progress.step(behind / whole, &name),
-            MapiLaneEvent::Behind(weight) => behind += weight,
-            event => report.take(event),
-        });
-    }
+    let stages = vec![
+        (vec![peers], 1),
+        (split_groups(light), LIGHT_LANES),
+        (heavy, 1),
+    ];
+    let bench = MapiBench {
+        environment,
+        python,
+    };
+    run_on_lanes(&bench, stages, progress, |outcome| report.take(outcome));
     report.is_interrupted = kernel::interrupted();
     report.finish(cells);
     Ok(report)
@@ -173,14 +157,9 @@ fn groups(cells: &[MapiCell]) -> Vec<MapiJobGroup> {
         .iter()
         .map(|cell| (*cell, MapiJob::Cell(*cell)))
         .collect();
-    let mut references: Vec<MapiCell> = Vec::new();
     let first = |cell: &&MapiCell| cell.state == ContentState::First && !cell.is_by_kerberos();
-    for cell in cells.iter().filter(first) {
-        let reference = cell.without_delay();
-        if !cells.contains(&reference) && !references.contains(&reference) {
-            references.push(reference);
-            jobs.push((reference, MapiJob::Reference(reference)));
-        }
+    for reference in references::missing(cells.iter().filter(first), cells) {
+        jobs.push((reference, MapiJob::Reference(reference)));
     }
     let mut groups: Vec<MapiJobGroup> = Vec::new();
     for (cell, job) in jobs {
@@ -293,130 +272,106 @@ struct MapiBench<'a> {
     python: &'a Path,
 }
 
-impl MapiBench<'_> {
-    fn run_group(
-        &self,
-        group: &MapiJobGroup,
-        lane: &mut Option<MapiLane>,
-        tell: &mpsc::Sender<MapiLaneEvent>,
-    ) {
-        // Nobody listens any more only when the listener has panicked.
-        let say = |event| drop(tell.send(event));
-        let mut is_ready = false;
-        for job in &group.jobs {
-            if kernel::interrupted() {
-                return;
-            }
-            say(MapiLaneEvent::Begins(job.name()));
-            let outcome = self
-                .prepare(group, job, lane, &mut is_ready)
-                .and_then(|lane| run_job(job, lane));
-            match outcome {
-                Ok(event) => say(event),
-                Err(_) if kernel::interrupted() => return,
-                Err(error) => {
-                    say(MapiLaneEvent::Failed(job.name(), format!("{error:#}")));
-                    // A broken lane must not spoil the next cell.
-                    *lane = None;
-                    is_ready = false;
-                }
-            }
-            say(MapiLaneEvent::Behind(weight(job)));
-        }
+impl LaneWork for MapiBench<'_> {
+    type Group = MapiJobGroup;
+    type Job = MapiJob;
+    type Lane = MapiLane;
+    type Outcome = MapiJobResult;
+
+    fn jobs<'g>(&self, group: &'g MapiJobGroup) -> &'g [MapiJob] {
+        &group.jobs
     }
 
-    /// Brings a lane into the state that the group's jobs need.
-    fn prepare<'l>(
+    fn name(&self, job: &MapiJob) -> String {
+        job.name()
+    }
+
+    fn seconds(&self, _group: &MapiJobGroup, job: &MapiJob) -> f64 {
+        weight(job)
+    }
+
+    fn create_lane(&self) -> Result<MapiLane> {
+        MapiLane::create(self.environment, self.python)
+    }
+
+    fn prepare(
         &self,
         group: &MapiJobGroup,
         job: &MapiJob,
-        lane: &'l mut Option<MapiLane>,
-        is_ready: &mut bool,
-    ) -> Result<&'l mut MapiLane> {
-        if lane.is_none() {
-            *lane = Some(MapiLane::create(self.environment, self.python)?);
-            *is_ready = false;
-        }
-        let lane = lane.as_mut().expect("it was made above");
+        lane: &mut MapiLane,
+        mut is_ready: bool,
+    ) -> Result<()> {
         let needs_realm = |job: &MapiJob| job.cell().is_by_kerberos();
-        if !*is_ready && group.jobs.iter().any(needs_realm) {
+        if !is_ready && group.jobs.iter().any(needs_realm) {
             // The nodes get the keytab when they start. A failure is that of the cells in question.
             drop(lane.create_realm());
         }
         if needs_realm(job) && lane.create_realm()? {
-            *is_ready = false;
+            is_ready = false;
         }
-        if !*is_ready {
-            match job {
-                MapiJob::Peers(_) => lane.set_peer_content()?,
-                MapiJob::Cell(_) | MapiJob::Reference(_) => {
-                    lane.set_link(group.link, group.one_way_delay_ms)?;
-                    lane.start_nodes(group.mode)?;
-                    if group.mode.has_nodes() {
-                        lane.warm_up()?;
-                    }
+        if is_ready {
+            return Ok(());
+        }
+        match job {
+            MapiJob::Peers(_) => lane.set_peer_content(),
+            MapiJob::Cell(_) | MapiJob::Reference(_) => {
+                lane.set_link(group.link, group.one_way_delay_ms)?;
+                lane.start_nodes(group.mode)?;
+                match group.mode.has_nodes() {
+                    true => lane.warm_up(),
+                    false => Ok(()),
                 }
             }
-            *is_ready = true;
         }
-        Ok(lane)
     }
-}
 
-fn run_job(job: &MapiJob, lane: &mut MapiLane) -> Result<MapiLaneEvent> {
-    match job {
-        MapiJob::Cell(cell) | MapiJob::Reference(cell) => {
-            lane.start_server()?;
-            let result = lane.measure(cell, limit_seconds(job))?;
-            Ok(MapiLaneEvent::Measured(*job, Box::new(result)))
+    fn run(
+        &self,
+        _group: &MapiJobGroup,
+        job: &MapiJob,
+        lane: &mut MapiLane,
+    ) -> Result<MapiJobResult> {
+        match job {
+            MapiJob::Cell(cell) | MapiJob::Reference(cell) => {
+                lane.start_server()?;
+                let result = lane.measure(cell, limit_seconds(job))?;
+                Ok(MapiJobResult::Measured(*job, Box::new(result)))
+            }
+            MapiJob::Peers(cell) => {
+                let rate = lane.measure_peers(cell)?;
+                Ok(MapiJobResult::MeasuredPeers(*cell, rate))
+            }
         }
-        MapiJob::Peers(cell) => Ok(MapiLaneEvent::MeasuredPeers(
-            *cell,
-            lane.measure_peers(cell)?,
-        )),
     }
 }
 
 impl MapiReport {
-    fn take(&mut self, event: MapiLaneEvent) {
-        match event {
-            MapiLaneEvent::Measured(MapiJob::Reference(_), result) => {
+    fn take(&mut self, outcome: Result<MapiJobResult, FailedCell>) {
+        match outcome {
+            Ok(MapiJobResult::Measured(MapiJob::Reference(_), result)) => {
                 self.references.push(*result);
             }
-            MapiLaneEvent::Measured(MapiJob::Cell(_) | MapiJob::Peers(_), result) => {
+            Ok(MapiJobResult::Measured(MapiJob::Cell(_) | MapiJob::Peers(_), result)) => {
                 self.cells.push(*result);
             }
-            MapiLaneEvent::MeasuredPeers(cell, goodput_kb_s) => self.peers.push(PeerRate {
+            Ok(MapiJobResult::MeasuredPeers(cell, goodput_kb_s)) => self.peers.push(PeerRate {
                 client: cell.client.name(),
                 action: cell.action.name(),
                 protection: cell.protection.name(),
                 is_optimised: cell.mode == MailMode::Exchange,
                 goodput_kb_s,
             }),
-            MapiLaneEvent::Failed(cell, reason) => {
-                self.not_measured.push(FailedCell { cell, reason });
-            }
-            MapiLaneEvent::Begins(_) | MapiLaneEvent::Behind(_) => {}
+            Err(failed) => self.not_measured.push(failed),
         }
     }
 
     /// Puts cells into the order in which they were asked for, and compares them with the cells
     /// without delay and with the peers alone.
     fn finish(&mut self, asked: &[MapiCell]) {
-        let place = |cell: &MapiCell| asked.iter().position(|each| each == cell);
-        self.cells.sort_by_key(|result| place(&result.cell));
-        let without_delay: Vec<MapiCellResult> = self
-            .cells
-            .iter()
-            .chain(&self.references)
-            .filter(|result| result.cell.one_way_delay_ms == 0)
-            .cloned()
-            .collect();
+        references::sort_as_asked(&mut self.cells, asked);
+        let without_delay = references::without_delay(&self.cells, &self.references);
         for result in &mut self.cells {
-            let same = result.cell.without_delay();
-            if let Some(reference) = without_delay.iter().find(|other| other.cell == same) {
-                result.count_round_trips(reference);
-            }
+            references::compare(result, &without_delay);
             let (client, action, protection, is_optimised) = peer_key(&result.cell);
             let peers = self.peers.iter().find(|peers| {
                 (peers.client, peers.action) == (client.name(), action.name())
@@ -432,6 +387,7 @@ impl MapiReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::references::DelayedCell;
 
     /// Approximate time for nodes to find each other and to carry attachments both ways.
     const NODE_START_SECONDS: f64 = 20.0;
@@ -533,7 +489,7 @@ mod tests {
             references: vec![result(cell().without_delay(), 0.5, 1_000_000)],
             ..MapiReport::default()
         };
-        report.take(MapiLaneEvent::MeasuredPeers(cell(), 800.0));
+        report.take(Ok(MapiJobResult::MeasuredPeers(cell(), 800.0)));
         report.finish(&[cell()]);
         let measured = &report.cells[0];
         assert!((measured.wan_round_trips.unwrap() - 20.0).abs() < 1e-6);

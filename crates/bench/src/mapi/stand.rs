@@ -8,14 +8,11 @@
 //! what is measured finds a path they know; before each cell their dictionaries are emptied.
 
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use vocab::SeededRandom;
 
 use super::cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
 use super::clients::{
@@ -24,14 +21,13 @@ use super::clients::{
 use crate::lines::LinkKind;
 use crate::realm::{KerberosRealm, RealmUser};
 use crate::reasons::{self, AccelerationReason, load_average};
+use crate::references::DelayedResult;
+use crate::site::{BenchSite, write_random};
 use host::kernel::ProcessSignal;
 use host::machine::ProcessorTime;
-use host::process::RunningProcess;
-use host::run::LabRun;
 use host::{ProgramEnvironment, command, kernel, wait};
 use lab::mailbox::{ACCOUNT, MailServer, MailboxDescription, MailboxPrograms};
-use lab::nodes::{ExtraConfiguration, LabNodes};
-use lab::topology::{LabSite, LabTopology, LinkArguments, OffloadMode, TUN_NEAR};
+use lab::topology::{LabSite, TUN_NEAR};
 
 /// Duration of an attachment on its link, in seconds.
 pub(super) const SPAN_SECONDS: u64 = 30;
@@ -83,16 +79,11 @@ impl MailboxContent {
 /// One lane.
 pub(super) struct MapiLane {
     // In the order in which they have to go.
-    nodes: LabNodes,
-    emulator: Option<RunningProcess>,
     server: Option<MailServer>,
     realm: Option<KerberosRealm>,
     programs: MailboxPrograms,
-    topology: LabTopology,
-    logs: PathBuf,
-    directory: PathBuf,
     content: MailboxContent,
-    run: LabRun,
+    site: BenchSite,
 }
 
 /// Result of a cell.
@@ -161,29 +152,19 @@ impl MapiLane {
     /// # Errors
     /// Fails when the kernel refuses, or the Python lacks a package.
     pub(super) fn create(environment: &ProgramEnvironment, python: &Path) -> Result<Self> {
-        let run = LabRun::create(environment)?;
-        let logs = run.subdirectory("logs")?;
-        let directory = run.subdirectory("mail-clients")?;
-        let programs = MailboxPrograms::install(python, &run.subdirectory("mailbox")?)?;
-        let topology =
-            LabTopology::create_with(&run, &[LabSite::Near, LabSite::Far], OffloadMode::Kept)?;
-        let nodes = LabNodes::prepare(&run, &topology, &logs)?;
+        let site = BenchSite::create(environment, "mail-clients")?;
+        let programs = MailboxPrograms::install(python, &site.run.subdirectory("mailbox")?)?;
         let content = MailboxContent {
-            attachment: directory.join("attachment.bin"),
-            warm_up: directory.join("warm-up.bin"),
+            attachment: site.directory.join("attachment.bin"),
+            warm_up: site.directory.join("warm-up.bin"),
             sync_body: 0,
         };
         Ok(Self {
-            nodes,
-            emulator: None,
             server: None,
             realm: None,
             programs,
-            topology,
-            logs,
-            directory,
             content,
-            run,
+            site,
         })
     }
 
@@ -196,16 +177,17 @@ impl MapiLane {
         if self.realm.is_some() {
             return Ok(false);
         }
-        let home = self.run.subdirectory("realm")?;
+        let home = self.site.run.subdirectory("realm")?;
         let user = |name, ticket_life| RealmUser {
             name,
             password: ACCOUNT.password,
             ticket_life,
         };
         let users = [user(ACCOUNT.user, None), user(BRIEF_USER, Some("1s"))];
-        let (topology, logs) = (&self.topology, &self.logs);
-        let realm = KerberosRealm::create(&self.run, topology, logs, &home, &users, SERVICE)
-            .context("making a Kerberos realm (apt-get install krb5-kdc krb5-admin-server)")?;
+        let (topology, logs) = (&self.site.topology, &self.site.logs);
+        let realm =
+            KerberosRealm::create(&self.site.run, topology, logs, &home, &users, SERVICE)
+                .context("making a Kerberos realm (apt-get install krb5-kdc krb5-admin-server)")?;
         realm.delegate()?;
         self.realm = Some(realm);
         Ok(true)
@@ -232,16 +214,7 @@ impl MapiLane {
     /// # Errors
     /// Fails when the emulator does not start.
     pub(super) fn set_words(&mut self, words: Vec<String>) -> Result<()> {
-        self.nodes.stop()?;
-        if let Some(mut emulator) = self.emulator.take() {
-            emulator.stop(ProcessSignal::Terminate)?;
-        }
-        let words = LinkArguments(words);
-        let emulator = self
-            .topology
-            .start_emulator(&self.run, &self.logs, &words)?;
-        self.emulator = Some(emulator);
-        Ok(())
+        self.site.set_words(words)
     }
 
     /// Makes new attachments of these sizes.
@@ -265,46 +238,23 @@ impl MapiLane {
     /// # Errors
     /// Fails when they do not start.
     pub(super) fn start_nodes(&mut self, mode: MailMode) -> Result<()> {
-        self.nodes.stop()?;
         if !mode.has_nodes() {
-            return Ok(());
+            return self.site.nodes.stop();
         }
-        let mut extras = ExtraConfiguration {
-            // A flow that ended a moment before its nodes keeps the one that goes last waiting.
-            node: vec!["grace = \"1s\"".to_owned()],
-            ..ExtraConfiguration::default()
-        };
+        let (mut credentials, mut accelerators) = (Vec::new(), Vec::new());
         if mode == MailMode::Application {
-            extras.credentials = vec![self.account_file()?];
+            credentials.push(self.site.account_file(ACCOUNT.user, ACCOUNT.password)?);
             if let Some(realm) = &self.realm {
                 let keytab = realm.node_keytab();
-                extras
-                    .credentials
-                    .push(format!("keytab = \"{}\"", keytab.display()));
+                credentials.push(format!("keytab = \"{}\"", keytab.display()));
             }
-            extras.accelerators = vec![
+            accelerators = vec![
                 "[mapi]".to_owned(),
                 "mode = \"on\"".to_owned(),
                 "store_decrypted = true".to_owned(),
             ];
         }
-        self.nodes.configure(&self.topology, &extras)?;
-        self.nodes.start(&self.run)
-    }
-
-    /// Writes the file with the account, and says how the nodes' configuration names it.
-    fn account_file(&self) -> Result<String> {
-        let path = self.directory.join("accounts");
-        let line = format!("*\\{}:password:{}\n", ACCOUNT.user, ACCOUNT.password);
-        // Never open to others, not even as it is made.
-        fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path)?
-            .write_all(line.as_bytes())?;
-        Ok(format!("accounts = \"{}\"", path.display()))
+        self.site.start_nodes(credentials, accelerators)
     }
 
     /// Carries attachments each way, so that the nodes know the path.
@@ -335,7 +285,7 @@ impl MapiLane {
     ) -> Result<MapiCellResult> {
         if cell.mode.has_nodes() {
             // The bytes of the former attachment are in the dictionaries.
-            self.nodes.empty_dictionaries()?;
+            self.site.nodes.empty_dictionaries()?;
         }
         if cell.state == ContentState::Again {
             let order = ClientOrder::new(
@@ -410,19 +360,19 @@ impl MapiLane {
         self.place().run(LabSite::Near, &order)?;
         order.subject = "in the middle";
         // The dictionaries have the attachment now.
-        self.nodes.empty_dictionaries()?;
+        self.site.nodes.empty_dictionaries()?;
         let before = self.wan_bytes()?;
         let sending = self.place().start(LabSite::Near, &order)?;
         wait::until(SEND_LIMIT, "half of the attachment on the link", || {
             Ok((self.wan_bytes()? - before > whole / 2).then_some(()))
         })?;
-        let pid = self.nodes.process(site)?.pid();
+        let pid = self.site.nodes.process(site)?.pid();
         kernel::send_signal(pid, ProcessSignal::Kill)?;
         let is_cut = sending.finish().is_err();
         let saved_when_cut = self.server()?.saved(order.subject)?;
         let saved_before = self.server()?.saved("before the kill")?;
-        self.nodes.forget_if_ended(site);
-        self.nodes.wait_sessions()?;
+        self.site.nodes.forget_if_ended(site);
+        self.site.nodes.wait_sessions()?;
         self.place().run(LabSite::Near, &order)?;
         let saved_again = self.server()?.sent(order.subject)?;
         Ok(InterruptedSend {
@@ -506,7 +456,7 @@ impl MapiLane {
     /// # Errors
     /// Fails when the node does not answer or has seen no such flow.
     pub(super) fn why(&self) -> Result<AccelerationReason> {
-        reasons::newest_why(&self.nodes, self.server()?.mailbox_port()?)
+        reasons::newest_why(&self.site.nodes, self.server()?.mailbox_port()?)
     }
 
     /// Starts the mail server anew.
@@ -518,9 +468,9 @@ impl MapiLane {
             server.stop()?;
         }
         let server = MailServer::start(
-            &self.run,
-            &self.topology,
-            &self.logs,
+            &self.site.run,
+            &self.site.topology,
+            &self.site.logs,
             &self.programs,
             &self.content.description(),
             self.realm
@@ -538,16 +488,16 @@ impl MapiLane {
 
     fn place(&self) -> MailClientPlace<'_> {
         MailClientPlace {
-            topology: &self.topology,
+            topology: &self.site.topology,
             programs: &self.programs,
-            directory: &self.directory,
+            directory: &self.site.directory,
         }
     }
 
     /// Bytes on the link so far, both ways, by the counters of the device that goes to the emulator
     /// on the near side.
     fn wan_bytes(&self) -> Result<u64> {
-        let namespace = self.topology.namespace_file("wan");
+        let namespace = self.site.topology.namespace_file("wan");
         let text = kernel::in_network_namespace(&namespace, || {
             fs::read_to_string("/proc/thread-self/net/dev")
         })?;
@@ -562,17 +512,18 @@ impl MapiLane {
         if let Some(server) = &mut self.server {
             server.check()?;
         }
-        self.nodes.check()?;
-        match &mut self.emulator {
-            Some(emulator) => emulator.check(),
-            None => Ok(()),
-        }
+        self.site.check()
     }
 }
 
-impl MapiCellResult {
-    /// Counts round trips against the same cell without delay.
-    pub(super) fn count_round_trips(&mut self, without_delay: &Self) {
+impl DelayedResult for MapiCellResult {
+    type Cell = MapiCell;
+
+    fn cell(&self) -> &MapiCell {
+        &self.cell
+    }
+
+    fn count_round_trips(&mut self, without_delay: &Self) {
         let rtt = 2.0 * f64::from(self.cell.one_way_delay_ms) / 1e3;
         if rtt == 0.0 {
             return;
@@ -583,7 +534,9 @@ impl MapiCellResult {
         };
         self.wan_round_trips = Some((self.seconds - without_delay.seconds * share) / rtt);
     }
+}
 
+impl MapiCellResult {
     /// Compares with the peers alone.
     pub(super) fn set_peer_limit(&mut self, peer_limit_kb_s: f64) {
         let link = self.cell.link.payload_kb_s();
@@ -615,21 +568,6 @@ fn sha256_of(file: &Path, bytes: u64) -> Result<String> {
     let said = command::run("sh", ["-c", &command])?;
     let hash = said.split_whitespace().next();
     Ok(hash.unwrap_or_default().to_owned())
-}
-
-/// Writes random bytes. No two runs share a byte, so that nothing a dictionary might keep can help.
-fn write_random(path: &Path, bytes: u64, stream: u64) -> Result<()> {
-    let mut file = fs::File::create(path).with_context(|| format!("writing {}", path.display()))?;
-    let mut random = SeededRandom::for_stream(u64::from(std::process::id()), stream);
-    let mut block = vec![0; 1 << 20];
-    let mut left = bytes;
-    while left > 0 {
-        let count = left.min(block.len() as u64) as usize;
-        random.fill(&mut block[..count]);
-        file.write_all(&block[..count])?;
-        left -= count as u64;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::lines::LinkKind;
+use crate::references::DelayedCell;
 
 /// One figure of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -333,15 +334,6 @@ impl SmbCell {
         word.split('+').all(|part| name.contains(part))
     }
 
-    /// The cell without delay, which shows the part of its time that the path does not cause.
-    #[must_use]
-    pub fn without_delay(&self) -> Self {
-        Self {
-            one_way_delay_ms: 0,
-            ..*self
-        }
-    }
-
     /// Tells whether it needs so little processor time that other cells may run beside it.
     #[must_use]
     pub(super) fn is_light(&self) -> bool {
@@ -405,6 +397,19 @@ impl Serialize for SmbCell {
         fields.serialize_field("mode", self.mode.stage())?;
         fields.serialize_field("consistency", &self.mode.consistency())?;
         fields.end()
+    }
+}
+
+impl DelayedCell for SmbCell {
+    fn one_way_delay_ms(&self) -> u32 {
+        self.one_way_delay_ms
+    }
+
+    fn without_delay(&self) -> Self {
+        Self {
+            one_way_delay_ms: 0,
+            ..*self
+        }
     }
 }
 

@@ -8,8 +8,6 @@
 //! asked for it is measured for a third of the time and kept as a reference. A cell that fails is
 //! named with its reason and the rest goes on; an interrupted run returns what it has.
 
-use std::sync::mpsc;
-
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
@@ -18,8 +16,9 @@ use super::cells::{
 };
 use super::clients::ClientPython;
 use super::stand::{DocumentTimes, OfficeDocument, SmbCellResult, SmbLane};
-use crate::lanes::{FailedCell, run_on_lanes};
+use crate::lanes::{FailedCell, LaneWork, run_on_lanes};
 use crate::lines::LinkKind;
+use crate::references;
 use host::progress::ProgressReporter;
 use host::{ProgramEnvironment, kernel, rootless};
 use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
@@ -94,13 +93,10 @@ struct JobGroup {
     jobs: Vec<SmbJob>,
 }
 
-/// Event from a lane.
-enum LaneEvent {
-    Begins(String),
+/// Result of a job.
+enum SmbJobResult {
     Measured(SmbJob, Box<SmbCellResult>),
     Opened(Vec<DocumentTimes>),
-    Failed(String, String),
-    Behind(f64),
 }
 
 /// Measures the selected cells.
@@ -127,29 +123,16 @@ pub fn measure(
         "nothing is to be measured"
     );
     let groups = groups(choice);
-    let whole: f64 = groups
-        .iter()
-        .flat_map(|group| group.jobs.iter().map(|job| weight(job, choice, group)))
-        .sum();
     let mut report = SmbReport::default();
-    let mut behind = 0.0;
     let (light, heavy): (Vec<JobGroup>, Vec<JobGroup>) =
         groups.into_iter().partition(|group| group.is_light);
-    for (groups, lanes) in [(light, LIGHT_LANES), (heavy, 1)] {
-        let bench = SmbBench {
-            environment,
-            clients,
-            choice,
-        };
-        let run = |group: &JobGroup, lane: &mut Option<SmbLane>, tell: &mpsc::Sender<LaneEvent>| {
-            bench.run_group(group, lane, tell);
-        };
-        run_on_lanes(groups, lanes, run, |event| match event {
-            LaneEvent::Begins(name) => progress.step(behind / whole, &name),
-            LaneEvent::Behind(weight) => behind += weight,
-            event => report.take(event),
-        });
-    }
+    let bench = SmbBench {
+        environment,
+        clients,
+        choice,
+    };
+    let stages = vec![(light, LIGHT_LANES), (heavy, 1)];
+    run_on_lanes(&bench, stages, progress, |outcome| report.take(outcome));
     report.is_interrupted = kernel::interrupted();
     report.finish(&choice.cells);
     Ok(report)
@@ -200,13 +183,8 @@ fn groups(choice: &SmbSelection) -> Vec<JobGroup> {
     for cell in &choice.cells {
         add_cell(*cell, SmbJob::Cell(*cell));
     }
-    let mut references: Vec<SmbCell> = Vec::new();
-    for cell in &choice.cells {
-        let reference = cell.without_delay();
-        if !choice.cells.contains(&reference) && !references.contains(&reference) {
-            references.push(reference);
-            add_cell(reference, SmbJob::Reference(reference));
-        }
+    for reference in references::missing(choice.cells.iter(), &choice.cells) {
+        add_cell(reference, SmbJob::Reference(reference));
     }
     if choice.with_withheld_key {
         add_cell(WITHOUT_KEY, SmbJob::WithoutKey(WITHOUT_KEY));
@@ -298,105 +276,84 @@ struct SmbBench<'a> {
     choice: &'a SmbSelection,
 }
 
-impl SmbBench<'_> {
-    fn run_group(
-        &self,
-        group: &JobGroup,
-        lane: &mut Option<SmbLane>,
-        tell: &mpsc::Sender<LaneEvent>,
-    ) {
-        // Nobody listens any more only when the listener has panicked.
-        let say = |event| drop(tell.send(event));
-        let mut is_ready = false;
-        for job in &group.jobs {
-            if kernel::interrupted() {
-                return;
-            }
-            say(LaneEvent::Begins(job.name()));
-            let outcome = self
-                .prepare(group, lane, &mut is_ready)
-                .and_then(|lane| self.run_job(job, group, lane));
-            match outcome {
-                Ok(event) => say(event),
-                Err(_) if kernel::interrupted() => return,
-                Err(error) => {
-                    say(LaneEvent::Failed(job.name(), format!("{error:#}")));
-                    // Whatever broke shall not break the next.
-                    *lane = None;
-                    is_ready = false;
-                }
-            }
-            say(LaneEvent::Behind(weight(job, self.choice, group)));
-        }
+impl LaneWork for SmbBench<'_> {
+    type Group = JobGroup;
+    type Job = SmbJob;
+    type Lane = SmbLane;
+    type Outcome = SmbJobResult;
+
+    fn jobs<'g>(&self, group: &'g JobGroup) -> &'g [SmbJob] {
+        &group.jobs
     }
 
-    /// Brings a lane into the state that the group's jobs need.
-    fn prepare<'l>(
-        &self,
-        group: &JobGroup,
-        lane: &'l mut Option<SmbLane>,
-        is_ready: &mut bool,
-    ) -> Result<&'l mut SmbLane> {
-        if lane.is_none() {
-            *lane = Some(SmbLane::create(self.environment, Some(self.clients))?);
-            *is_ready = false;
-        }
-        let lane = lane.as_mut().expect("it was made above");
-        if !*is_ready {
-            lane.set_link(group.link, group.one_way_delay_ms)?;
-            if group.mode != AccelerationMode::Baseline {
-                lane.delegate_key(group.has_key);
-                lane.start_nodes(group.mode)?;
-            }
-            *is_ready = true;
-        }
-        Ok(lane)
+    fn name(&self, job: &SmbJob) -> String {
+        job.name()
     }
 
-    fn run_job(&self, job: &SmbJob, group: &JobGroup, lane: &mut SmbLane) -> Result<LaneEvent> {
+    fn seconds(&self, group: &JobGroup, job: &SmbJob) -> f64 {
+        weight(job, self.choice, group)
+    }
+
+    fn create_lane(&self) -> Result<SmbLane> {
+        SmbLane::create(self.environment, Some(self.clients))
+    }
+
+    fn prepare(
+        &self,
+        group: &JobGroup,
+        _job: &SmbJob,
+        lane: &mut SmbLane,
+        is_ready: bool,
+    ) -> Result<()> {
+        if is_ready {
+            return Ok(());
+        }
+        lane.set_link(group.link, group.one_way_delay_ms)?;
+        if group.mode != AccelerationMode::Baseline {
+            lane.delegate_key(group.has_key);
+            lane.start_nodes(group.mode)?;
+        }
+        Ok(())
+    }
+
+    fn run(&self, group: &JobGroup, job: &SmbJob, lane: &mut SmbLane) -> Result<SmbJobResult> {
         match job {
             SmbJob::Cell(cell) | SmbJob::Reference(cell) | SmbJob::WithoutKey(cell) => {
                 let files = files(cell.client, self.choice.is_full);
                 let result = lane.measure(cell, span(job, cell.link), files)?;
-                Ok(LaneEvent::Measured(job.clone(), Box::new(result)))
+                Ok(SmbJobResult::Measured(job.clone(), Box::new(result)))
             }
             SmbJob::Document(document) => {
-                Ok(LaneEvent::Opened(lane.open_and_save(document, group.mode)?))
+                let times = lane.open_and_save(document, group.mode)?;
+                Ok(SmbJobResult::Opened(times))
             }
         }
     }
 }
 
 impl SmbReport {
-    fn take(&mut self, event: LaneEvent) {
-        match event {
-            LaneEvent::Measured(SmbJob::Reference(_), result) => self.references.push(*result),
-            LaneEvent::Measured(SmbJob::WithoutKey(_), result) => self.without_key = Some(*result),
-            LaneEvent::Measured(SmbJob::Cell(_) | SmbJob::Document(_), result) => {
-                self.cells.push(*result)
+    fn take(&mut self, outcome: Result<SmbJobResult, FailedCell>) {
+        match outcome {
+            Ok(SmbJobResult::Measured(SmbJob::Reference(_), result)) => {
+                self.references.push(*result);
             }
-            LaneEvent::Opened(times) => self.documents.extend(times),
-            LaneEvent::Failed(cell, reason) => self.not_measured.push(FailedCell { cell, reason }),
-            LaneEvent::Begins(_) | LaneEvent::Behind(_) => {}
+            Ok(SmbJobResult::Measured(SmbJob::WithoutKey(_), result)) => {
+                self.without_key = Some(*result);
+            }
+            Ok(SmbJobResult::Measured(SmbJob::Cell(_) | SmbJob::Document(_), result)) => {
+                self.cells.push(*result);
+            }
+            Ok(SmbJobResult::Opened(times)) => self.documents.extend(times),
+            Err(failed) => self.not_measured.push(failed),
         }
     }
 
     /// Puts cells into the order in which they were asked for, and counts their round trips.
     fn finish(&mut self, asked: &[SmbCell]) {
-        let place = |cell: &SmbCell| asked.iter().position(|each| each == cell);
-        self.cells.sort_by_key(|result| place(&result.cell));
-        let without_delay: Vec<SmbCellResult> = self
-            .cells
-            .iter()
-            .chain(&self.references)
-            .filter(|result| result.cell.one_way_delay_ms == 0)
-            .cloned()
-            .collect();
+        references::sort_as_asked(&mut self.cells, asked);
+        let without_delay = references::without_delay(&self.cells, &self.references);
         for result in self.cells.iter_mut().chain(&mut self.without_key) {
-            let same = result.cell.without_delay();
-            if let Some(reference) = without_delay.iter().find(|other| other.cell == same) {
-                result.count_round_trips(reference);
-            }
+            references::compare(result, &without_delay);
         }
     }
 }
@@ -406,6 +363,7 @@ mod tests {
     use super::super::clients::ClientOutcome;
     use super::super::stand::result_of;
     use super::*;
+    use crate::references::DelayedCell;
 
     fn choice(cells: Vec<SmbCell>) -> SmbSelection {
         SmbSelection {

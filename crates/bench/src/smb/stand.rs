@@ -9,8 +9,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -30,15 +29,14 @@ use super::freshness::FreshnessResult;
 use super::server::{OFFICE_SHARE, PASSWORD, RequestsAtOnce, SmbServer, USER, torture_shares};
 use crate::lines::LinkKind;
 use crate::reasons::{self, AccelerationReason, load_average};
+use crate::references::DelayedResult;
+use crate::site::{BenchSite, write_random};
 use host::kernel::ProcessSignal;
 use host::machine::ProcessorTime;
-use host::process::RunningProcess;
-use host::run::LabRun;
 use host::{ProgramEnvironment, command, kernel};
 use lab::machine::{MachineImage, VirtualMachine};
-use lab::nodes::{ExtraConfiguration, LabNodes};
 use lab::servers::SMB_PORT;
-use lab::topology::{LabSite, LabTopology, LinkArguments, OffloadMode};
+use lab::topology::LabSite;
 
 /// Options that enable NT1 in smbclient, which is off by default.
 pub(super) const NT1_OPTIONS: [&str; 4] = [
@@ -77,13 +75,9 @@ const DOCUMENTS: &str = "documents";
 /// One lane.
 pub(super) struct SmbLane {
     // In the order in which they have to go.
-    nodes: LabNodes,
-    emulator: Option<RunningProcess>,
     server: SmbServer,
+    site: BenchSite,
     clients: Option<ClientPython>,
-    topology: LabTopology,
-    logs: PathBuf,
-    directory: PathBuf,
     link: Option<LinkKind>,
     /// Nodes get the account's key, where they accelerate.
     is_key_delegated: bool,
@@ -91,7 +85,6 @@ pub(super) struct SmbLane {
     clients_hold_leases: bool,
     /// The nodes leave durable handles to the server.
     keeps_durable: bool,
-    run: LabRun,
 }
 
 /// Result of a cell.
@@ -182,26 +175,16 @@ impl SmbLane {
         clients: Option<&ClientPython>,
         requests: RequestsAtOnce,
     ) -> Result<Self> {
-        let run = LabRun::create(environment)?;
-        let logs = run.subdirectory("logs")?;
-        let directory = run.subdirectory("smb-clients")?;
-        let topology =
-            LabTopology::create_with(&run, &[LabSite::Near, LabSite::Far], OffloadMode::Kept)?;
-        let server = SmbServer::start(&run, &topology, &logs, requests)?;
-        let nodes = LabNodes::prepare(&run, &topology, &logs)?;
+        let site = BenchSite::create(environment, "smb-clients")?;
+        let server = SmbServer::start(&site.run, &site.topology, &site.logs, requests)?;
         let lane = Self {
-            nodes,
-            emulator: None,
             server,
+            site,
             clients: clients.cloned(),
-            topology,
-            logs,
-            directory,
             link: None,
             is_key_delegated: false,
             clients_hold_leases: false,
             keeps_durable: false,
-            run,
         };
         for (name, mode) in [(SMALL, 0o755), (SMALL_UPLOADS, 0o777), (DOCUMENTS, 0o777)] {
             let path = lane.server.files().join(name);
@@ -250,16 +233,7 @@ impl SmbLane {
     /// # Errors
     /// Fails when the emulator does not start.
     pub(super) fn set_words(&mut self, words: Vec<String>) -> Result<()> {
-        self.nodes.stop()?;
-        if let Some(mut emulator) = self.emulator.take() {
-            emulator.stop(ProcessSignal::Terminate)?;
-        }
-        let words = LinkArguments(words);
-        let emulator = self
-            .topology
-            .start_emulator(&self.run, &self.logs, &words)?;
-        self.emulator = Some(emulator);
-        Ok(())
+        self.site.set_words(words)
     }
 
     /// Starts the nodes anew for this mode, and carries bulk data both ways.
@@ -294,44 +268,20 @@ impl SmbLane {
     /// # Errors
     /// When they do not start.
     pub(super) fn start_nodes_alone(&mut self, mode: AccelerationMode) -> Result<()> {
-        self.nodes.stop()?;
         let mut credentials = Vec::new();
         let mut accelerators = table(mode);
         if self.keeps_durable {
             accelerators.push("durable = \"keep\"".to_owned());
         }
         if self.is_key_delegated && mode.consistency().is_some() {
-            credentials.push(self.account_file()?);
+            credentials.push(self.site.account_file(USER, PASSWORD)?);
             accelerators.push("resign_gmac = true".to_owned());
         }
-        let extras = ExtraConfiguration {
-            // A flow that ended a moment before its nodes keeps the one that goes last waiting.
-            node: vec!["grace = \"1s\"".to_owned()],
-            credentials,
-            accelerators,
-            ..ExtraConfiguration::default()
-        };
-        self.nodes.configure(&self.topology, &extras)?;
-        self.nodes.start(&self.run)
-    }
-
-    /// Writes the file with the account, and says how the nodes' configuration names it.
-    fn account_file(&self) -> Result<String> {
-        let path = self.directory.join("accounts");
-        let line = format!("*\\{USER}:password:{PASSWORD}\n");
-        // Never open to others, not even as it is made.
-        fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path)?
-            .write_all(line.as_bytes())?;
-        Ok(format!("accounts = \"{}\"", path.display()))
+        self.site.start_nodes(credentials, accelerators)
     }
 
     fn warm_up(&mut self, doing: &str) -> Result<()> {
-        let local = self.directory.join("warm-up.bin");
+        let local = self.site.directory.join("warm-up.bin");
         let path = match doing {
             "smbclient-put" => {
                 fs::copy(self.server.files().join(WARM_UP_PUT), &local)?;
@@ -361,7 +311,7 @@ impl SmbLane {
         files: usize,
     ) -> Result<SmbCellResult> {
         if cell.mode != AccelerationMode::Baseline {
-            self.nodes.empty_dictionaries()?;
+            self.site.nodes.empty_dictionaries()?;
         }
         let order = self.order(cell, seconds, files)?;
         let beside = self.start_beside(cell, files)?;
@@ -465,7 +415,7 @@ impl SmbLane {
 
     /// Directory in which two clients log their operations on the same files.
     fn watch(&self) -> PathBuf {
-        self.directory.join("watch")
+        self.site.directory.join("watch")
     }
 
     /// Order for the client of a cell.
@@ -487,7 +437,7 @@ impl SmbLane {
             order["options"] = json!(NT1_OPTIONS);
         }
         if cell.client == SmbClientKind::Nt1Put {
-            let local = self.directory.join("fetched.bin");
+            let local = self.site.directory.join("fetched.bin");
             fs::copy(self.server.files().join(NT1), local)?;
         }
         order["block"] = json!(match cell.client {
@@ -499,11 +449,11 @@ impl SmbLane {
         order["files"] = json!(files);
         order["file_bytes"] = json!(SMALL_FILE_BYTES);
         order["truth"] = json!(self.server.files().join(path));
-        order["local"] = json!(self.directory.join("fetched.bin"));
+        order["local"] = json!(self.site.directory.join("fetched.bin"));
         if cell.beside() == SecondClientAction::ChangesItsFiles {
             order["watch"] = json!(self.watch());
         }
-        let home = self.directory.join("home");
+        let home = self.site.directory.join("home");
         fs::create_dir_all(&home)?;
         order["home"] = json!(home);
         Ok(order)
@@ -521,7 +471,7 @@ impl SmbLane {
         let path = format!("{DOCUMENTS}/{}", document.file);
         self.publish(&path, document.bytes, 3)?;
         if mode != AccelerationMode::Baseline {
-            self.nodes.empty_dictionaries()?;
+            self.site.nodes.empty_dictionaries()?;
         }
         let caches: &[&'static str] = match mode {
             AccelerationMode::Baseline => &["none"],
@@ -605,7 +555,7 @@ impl SmbLane {
     /// # Errors
     /// When the node does not answer or has seen no such flow: it passed by.
     pub(super) fn why(&self) -> Result<AccelerationReason> {
-        reasons::newest_why(&self.nodes, SMB_PORT)
+        reasons::newest_why(&self.site.nodes, SMB_PORT)
     }
 
     /// The same of all flows that the node still knows.
@@ -613,20 +563,20 @@ impl SmbLane {
     /// # Errors
     /// When the node does not answer.
     pub(super) fn all_whys(&self) -> Result<Vec<AccelerationReason>> {
-        let flows = reasons::flows_to_port(&self.nodes, SMB_PORT)?;
+        let flows = reasons::flows_to_port(&self.site.nodes, SMB_PORT)?;
         let whys = flows
             .into_iter()
-            .map(|flow| reasons::why_of(&self.nodes, flow));
+            .map(|flow| reasons::why_of(&self.site.nodes, flow));
         whys.collect()
     }
 
     /// Number of requests from these client ports that the near node has answered; `None` without
     /// nodes.
     pub(super) fn answered_for(&self, ports: &BTreeSet<u16>) -> Result<u64> {
-        if !self.nodes.are_running() {
+        if !self.site.nodes.are_running() {
             return Ok(0);
         }
-        let flows = self.nodes.flows(LabSite::Near)?;
+        let flows = self.site.nodes.flows(LabSite::Near)?;
         let flows = flows.iter().filter(|flow| {
             let client = flow["client"].as_str().unwrap_or_default();
             let port = client
@@ -636,7 +586,7 @@ impl SmbLane {
         });
         let mut answered = 0;
         for flow in flows.filter_map(|flow| flow["flow"].as_u64()) {
-            answered += reasons::why_of(&self.nodes, flow)?.answered;
+            answered += reasons::why_of(&self.site.nodes, flow)?.answered;
         }
         Ok(answered)
     }
@@ -664,9 +614,9 @@ impl SmbLane {
     /// As [`Self::at_the_client`].
     pub(super) fn at(&self, site: LabSite, program: &str) -> Result<Command> {
         let mut command = command::new(program);
-        command.current_dir(&self.directory);
+        command.current_dir(&self.site.directory);
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let namespace = self.topology.namespace_file(site.host());
+        let namespace = self.site.topology.namespace_file(site.host());
         kernel::prepare_child(&mut command, Some(&namespace))?;
         Ok(command)
     }
@@ -678,12 +628,12 @@ impl SmbLane {
 
     /// Directory of its processes' logs.
     pub(super) fn logs(&self) -> &Path {
-        &self.logs
+        &self.site.logs
     }
 
     /// Directory for the clients' files.
     pub(super) fn directory(&self) -> &Path {
-        &self.directory
+        &self.site.directory
     }
 
     /// Boots a virtual machine at the client's site.
@@ -691,7 +641,13 @@ impl SmbLane {
     /// # Errors
     /// Fails when the machine does not boot.
     pub(super) fn boot_machine(&self, image: &MachineImage) -> Result<VirtualMachine> {
-        VirtualMachine::boot(&self.run, &self.topology, LabSite::Near, image, &self.logs)
+        VirtualMachine::boot(
+            &self.site.run,
+            &self.site.topology,
+            LabSite::Near,
+            image,
+            &self.site.logs,
+        )
     }
 
     /// Ends the node of a site as `kill -9` does.
@@ -699,7 +655,7 @@ impl SmbLane {
     /// # Errors
     /// Fails when it does not run.
     pub(super) fn kill_node(&mut self, site: LabSite) -> Result<()> {
-        self.nodes.process(site)?.signal(ProcessSignal::Kill)
+        self.site.nodes.process(site)?.signal(ProcessSignal::Kill)
     }
 
     /// Waits until a node that was killed is back, and has its session.
@@ -707,8 +663,8 @@ impl SmbLane {
     /// # Errors
     /// Fails when its watchdog does not start it again.
     pub(super) fn wait_for_nodes(&mut self, killed: LabSite) -> Result<()> {
-        self.nodes.forget_if_ended(killed);
-        self.nodes.wait_sessions()
+        self.site.nodes.forget_if_ended(killed);
+        self.site.nodes.wait_sessions()
     }
 
     /// Interrupts the link for a while.
@@ -716,7 +672,7 @@ impl SmbLane {
     /// # Errors
     /// Fails when the emulator does not run.
     pub(super) fn interrupt_link(&self, span: Duration) -> Result<()> {
-        let emulator = self.emulator.as_ref().context("no link is there")?;
+        let emulator = self.site.emulator.as_ref().context("no link is there")?;
         emulator.signal(ProcessSignal::Freeze)?;
         std::thread::sleep(span);
         emulator.signal(ProcessSignal::Thaw)
@@ -727,7 +683,7 @@ impl SmbLane {
     /// # Errors
     /// Fails when a node does not do so.
     pub(super) fn empty_dictionaries(&self) -> Result<()> {
-        self.nodes.empty_dictionaries()
+        self.site.nodes.empty_dictionaries()
     }
 
     /// Starts captures of SMB at the client's and the server's host, into files of a directory whose
@@ -741,7 +697,13 @@ impl SmbLane {
             .into_iter()
             .map(|site| {
                 let file = directory.join(format!("{stem}_{}.pcap", site.host()));
-                SmbCapture::start(&self.run, &self.topology, &self.logs, site, file)
+                SmbCapture::start(
+                    &self.site.run,
+                    &self.site.topology,
+                    &self.site.logs,
+                    site,
+                    file,
+                )
             })
             .collect()
     }
@@ -752,9 +714,9 @@ impl SmbLane {
 
     fn place(&self, site: LabSite) -> ClientPlace<'_> {
         ClientPlace {
-            topology: &self.topology,
+            topology: &self.site.topology,
             host: site.host(),
-            directory: &self.directory,
+            directory: &self.site.directory,
         }
     }
 
@@ -764,11 +726,7 @@ impl SmbLane {
     /// Fails when a process has ended.
     pub(super) fn check(&mut self) -> Result<()> {
         self.server.check()?;
-        self.nodes.check()?;
-        match &mut self.emulator {
-            Some(emulator) => emulator.check(),
-            None => Ok(()),
-        }
+        self.site.check()
     }
 
     /// Writes a file with so many random bytes for bulk clients.
@@ -784,20 +742,8 @@ impl SmbLane {
     /// # Errors
     /// As [`Self::publish_bulk`].
     pub(super) fn publish(&self, name: &str, bytes: u64, seed: u64) -> Result<()> {
-        use std::io::Write;
         let path = self.server.files().join(name);
-        let mut file =
-            fs::File::create(&path).with_context(|| format!("writing {}", path.display()))?;
-        // No two runs share a byte, so that nothing a dictionary might keep can help.
-        let mut random = SeededRandom::for_stream(u64::from(std::process::id()), seed);
-        let mut block = vec![0; 1 << 20];
-        let mut left = bytes;
-        while left > 0 {
-            let count = left.min(block.len() as u64) as usize;
-            random.fill(&mut block[..count]);
-            file.write_all(&block[..count])?;
-            left -= count as u64;
-        }
+        write_random(&path, bytes, seed)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
         Ok(())
     }
@@ -826,9 +772,14 @@ fn remove_files(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-impl SmbCellResult {
-    /// Counts round trips against the same cell without delay.
-    pub(super) fn count_round_trips(&mut self, without_delay: &Self) {
+impl DelayedResult for SmbCellResult {
+    type Cell = SmbCell;
+
+    fn cell(&self) -> &SmbCell {
+        &self.cell
+    }
+
+    fn count_round_trips(&mut self, without_delay: &Self) {
         let rtt = 2.0 * f64::from(self.cell.one_way_delay_ms) / 1e3;
         if rtt == 0.0 {
             return;
