@@ -278,17 +278,33 @@ impl HostSocket {
     fn read(&mut self, host: &mut TcpHost, number: ConnectionNumber) -> Bytes {
         let most = self.credit.min(READ_MOST);
         let mut out = BytesMut::new();
-        while out.len() < most {
+        let mut first = Bytes::new();
+        let mut length = 0;
+        while length < most {
             if self.unread.is_empty() {
                 let next = host.with_connection(number, tcp::TcpConnection::read);
                 let Some(next) = next.flatten() else { break };
                 self.read_total += next.len() as u64;
                 self.unread = next;
             }
-            let count = self.unread.len().min(most - out.len());
-            out.extend_from_slice(&self.unread.split_to(count));
+            let count = self.unread.len().min(most - length);
+            let part = self.unread.split_to(count);
+            // Mostly there is one part, which needs no copy.
+            match length {
+                0 => first = part,
+                _ => {
+                    if out.is_empty() {
+                        out.extend_from_slice(&first);
+                    }
+                    out.extend_from_slice(&part);
+                }
+            }
+            length += count;
         }
-        self.credit -= out.len();
-        out.freeze()
+        self.credit -= length;
+        match out.is_empty() {
+            true => first,
+            false => out.freeze(),
+        }
     }
 }

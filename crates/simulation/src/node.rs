@@ -70,6 +70,8 @@ pub(crate) struct SimulatedNode {
     files: BTreeMap<u8, MemoryFiles>,
     /// Packets for the link.
     packets: VecDeque<Bytes>,
+    /// Memory for the packets of one system call.
+    batch: BytesMut,
     wants_stream: bool,
     wants_datagrams: bool,
     /// True while the peer's networks are intercepted.
@@ -103,6 +105,7 @@ impl SimulatedNode {
             accepted: 0,
             files: BTreeMap::new(),
             packets: VecDeque::new(),
+            batch: BytesMut::new(),
             wants_stream: false,
             wants_datagrams: false,
             intercepts: false,
@@ -224,12 +227,14 @@ impl SimulatedNode {
         }
         let [own, peer] = [self.own, 1 - self.own]
             .map(|index| SocketAddrV4::new(LINK_ADDRESSES[index], SESSION_PORT));
-        let mut out = BytesMut::new();
-        while let Some(batch) = self.engine.transmit_datagrams(now, LINK, BATCH, &mut out) {
-            for payload in out.chunks(batch.segment) {
+        while let Some(batch) = self
+            .engine
+            .transmit_datagrams(now, LINK, BATCH, &mut self.batch)
+        {
+            for payload in self.batch.chunks(batch.segment) {
                 self.packets.push_back(datagram(own, peer, payload));
             }
-            out.clear();
+            self.batch.clear();
             moved = true;
         }
         moved

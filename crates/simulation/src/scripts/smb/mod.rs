@@ -15,6 +15,8 @@ pub(super) use server::SmbServer;
 
 /// Bytes that one credit pays for.
 const CREDIT_BYTES: u32 = 65_536;
+/// Most bytes of memory that a client reserves for a file when it opens it.
+const RESERVED_MOST: usize = 128 << 20;
 /// Rights to read a file, shared with every other open ([MS-SMB2] §2.2.13).
 const READ_ACCESS: u32 = 0x0012_0089;
 const SHARE_ALL: u32 = 7;
@@ -160,6 +162,8 @@ impl SerialSmbClient {
                     return Err("the answer to a CREATE is too short".to_owned());
                 };
                 (self.file, self.size) = (*file, size);
+                let whole = usize::try_from(size).unwrap_or(usize::MAX);
+                self.received.reserve(whole.min(RESERVED_MOST));
                 self.ask_for_more(sockets);
             }
             command::READ => {
