@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use lab::campaign::{CampaignResults, LabLink};
 use lab::cells::{
-    self, CampaignOutcome, CellPlan, CellSizes, CellStatus, JOURNAL_FILE, PlannedCell, RunOptions,
-    SimulationOptions,
+    self, CampaignOutcome, CellPlan, CellSelection, CellSizes, CellStatus, JOURNAL_FILE,
+    PlannedCell, RunOptions, SimulationOptions,
 };
 use lab::report;
 use serde_json::{Value, json};
@@ -65,7 +65,9 @@ struct CellChoice {
     /// Transfers every document completely, even if the transfer takes a long time.
     #[arg(long, conflicts_with = "short")]
     document_sizes: bool,
-    /// Transfers data only for 5 s and 20 round trips in each measurement.
+    /// Gives a first result: measures each group of the plan once, only at the first and the middle
+    /// one of its delays and at the middle one of its losses, without calibration. Each measurement transfers data
+    /// only for 5 s and 20 round trips. With --cells, all measurements that the words name run.
     #[arg(long)]
     short: bool,
 }
@@ -77,6 +79,9 @@ struct CheckArguments {
     plan: PathBuf,
     #[command(flatten)]
     choice: CellChoice,
+    /// Expects this number of light measurements at the same time [default: 1, with --short 4].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    jobs: Option<u16>,
     /// Prints the measurements of the plan as JSON.
     #[arg(long)]
     json: bool,
@@ -98,10 +103,10 @@ struct LabRunArguments {
     /// no real clients. Two simulations with the same seed give the same results.
     #[arg(long)]
     r#virtual: bool,
-    /// Simulates this number of measurements at the same time [default: one for each processor].
-    /// Measurements in the real laboratory disturb each other, so the real laboratory runs one
-    /// measurement after the other.
-    #[arg(long, value_name = "N", requires = "virtual", value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// Runs this number of measurements at the same time [default: 1, with --short 4, with --virtual one
+    /// for each processor]. In the real laboratory, only measurements that move at most 3 Mbit/s run at
+    /// the same time. All others would disturb each other, and run alone.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: Option<u16>,
     /// Compares the simulation with the real campaign in this directory [default: the plan's name with
     /// -run, if it contains a campaign].
@@ -185,8 +190,20 @@ impl CellChoice {
         CellSizes::of(plan, self.document_sizes, self.short)
     }
 
-    fn is_chosen(&self, cell: &PlannedCell) -> bool {
-        self.cells.is_empty() || self.cells.iter().any(|word| cell.is_chosen_by(word))
+    fn selection(&self) -> CellSelection {
+        CellSelection {
+            words: self.cells.clone(),
+            is_short: self.short,
+        }
+    }
+
+    /// Measurements of the real laboratory at the same time.
+    fn lanes(&self, jobs: Option<u16>) -> usize {
+        match (jobs, self.short) {
+            (Some(jobs), _) => usize::from(jobs),
+            (None, true) => cells::SHORT_JOBS,
+            (None, false) => 1,
+        }
     }
 }
 
@@ -194,14 +211,16 @@ impl CheckArguments {
     fn run(self) -> Result<()> {
         let (plan, _) = CellPlan::read(&self.plan)?;
         let sizes = self.choice.sizes(&plan);
+        let selection = self.choice.selection();
         let all = cells::expand(&plan);
         let chosen: Vec<PlannedCell> = all
             .iter()
-            .filter(|cell| self.choice.is_chosen(cell))
+            .filter(|cell| selection.includes(cell))
             .cloned()
             .collect();
         let series = cells::series(&plan, &chosen, &all);
-        let expected = cells::expected_time(&plan, &series, sizes);
+        let lanes = self.choice.lanes(self.jobs);
+        let expected = cells::expected_time(&plan, &series, sizes, &selection, lanes);
         if self.json {
             let cells: Vec<Value> = chosen
                 .iter()
@@ -263,7 +282,7 @@ impl LabRunArguments {
             let options = SimulationOptions {
                 directory: directory.clone(),
                 sizes,
-                cells: self.choice.cells.clone(),
+                cells: self.choice.selection(),
                 jobs: self.jobs.map_or_else(processors, usize::from),
                 real: self
                     .real
@@ -275,7 +294,8 @@ impl LabRunArguments {
             let options = RunOptions {
                 directory: directory.clone(),
                 sizes,
-                cells: self.choice.cells.clone(),
+                cells: self.choice.selection(),
+                jobs: self.choice.lanes(self.jobs),
                 python: bench_smb::python().ok(),
                 mail_python: bench_mapi::python().ok(),
                 certificate: crate::emulate::calibrate::citation(),

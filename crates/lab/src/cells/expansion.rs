@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Result, ensure};
 use vocab::{Probability, SeededRandom, format_duration};
 
 use super::plan::{CacheState, CellMode, CellPlan, FecSetting, PlanGroup, PlanLink};
@@ -55,6 +56,54 @@ pub struct PlannedCell {
     pub repeat: u32,
     /// Seed of its contents and its link.
     pub seed: u64,
+    /// True if a short campaign measures it.
+    pub is_in_short: bool,
+}
+
+/// Selection of a plan's cells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CellSelection {
+    /// Words that choose cells by their names; empty for all.
+    pub words: Vec<String>,
+    /// True for a short campaign: without words, each group is measured once, at the first and the middle
+    /// one of its delays and at the middle one of its chances of loss.
+    pub is_short: bool,
+}
+
+impl CellSelection {
+    /// Tells whether the cell is selected.
+    #[must_use]
+    pub fn includes(&self, cell: &PlannedCell) -> bool {
+        match self.words.is_empty() {
+            true => !self.is_short || cell.is_in_short,
+            false => self.words.iter().any(|word| cell.is_chosen_by(word)),
+        }
+    }
+
+    /// Selected cells among all of a plan.
+    ///
+    /// # Errors
+    /// Fails when a word chooses no cell, or the plan has none.
+    pub fn choose(&self, all: &[PlannedCell]) -> Result<Vec<PlannedCell>> {
+        let example = || all.first().map(PlannedCell::name).unwrap_or_default();
+        for word in &self.words {
+            ensure!(
+                all.iter().any(|cell| cell.is_chosen_by(word)),
+                "no cell has a name with `{word}` (case matters); a cell has a name such as {}",
+                example()
+            );
+        }
+        let chosen: Vec<PlannedCell> = all
+            .iter()
+            .filter(|cell| self.includes(cell))
+            .cloned()
+            .collect();
+        ensure!(
+            !chosen.is_empty(),
+            "the plan has no cell; add a link and a workload to it"
+        );
+        Ok(chosen)
+    }
 }
 
 /// Cells that run one after the other with the same nodes.
@@ -132,25 +181,36 @@ pub(super) fn expand_group(plan: &CellPlan, group: &PlanGroup, cells: &mut Vec<P
         let Some(link) = plan.link(name.get_ref()) else {
             continue;
         };
-        for settings in settings_of(group, link) {
-            expand_modes(plan, group, link, &settings, cells);
+        for variant in variants_of(group, link) {
+            expand_modes(plan, group, link, &variant, cells);
         }
     }
 }
 
+/// The link with one delay and loss of a group.
+pub(super) struct LinkVariant {
+    pub(super) settings: LabLink,
+    /// True if a short campaign measures over it.
+    is_in_short: bool,
+}
+
 /// The link with each delay and loss of a group.
-pub(super) fn settings_of(group: &PlanGroup, link: &PlanLink) -> Vec<LabLink> {
+pub(super) fn variants_of(group: &PlanGroup, link: &PlanLink) -> Vec<LinkVariant> {
     let base: LabLink = link.settings.get_ref().parse().unwrap_or_default();
     let delays = options(group.one_way_delays.iter().map(|delay| delay.get_ref().0));
     let losses = options(group.losses.iter().map(|loss| loss.get_ref().0));
     let mut all = Vec::new();
-    for delay in &delays {
-        for loss in &losses {
+    for (delay_index, delay) in delays.iter().enumerate() {
+        for (loss_index, loss) in losses.iter().enumerate() {
             let settings = base.with_delay_and_loss(*delay, *loss);
             let text = link.settings.get_ref();
-            all.push(match text.contains("queue") || text.contains("preset") {
-                true => settings,
-                false => settings.with_queue_of_bdp(QUEUE_LEAST_BYTES),
+            all.push(LinkVariant {
+                settings: match text.contains("queue") || text.contains("preset") {
+                    true => settings,
+                    false => settings.with_queue_of_bdp(QUEUE_LEAST_BYTES),
+                },
+                is_in_short: (delay_index == 0 || delay_index == delays.len() / 2)
+                    && loss_index == losses.len() / 2,
             });
         }
     }
@@ -170,7 +230,7 @@ fn expand_modes(
     plan: &CellPlan,
     group: &PlanGroup,
     link: &PlanLink,
-    settings: &LabLink,
+    variant: &LinkVariant,
     cells: &mut Vec<PlannedCell>,
 ) {
     let is_once = group.caches.contains(&CacheState::RandomOnce);
@@ -203,14 +263,15 @@ fn expand_modes(
                         protocol: group.protocol.get_ref().clone(),
                         workload: group.workload.get_ref().0,
                         link: link.name.get_ref().clone(),
-                        settings: settings.clone(),
-                        figures: LinkFigures::of(settings),
+                        settings: variant.settings.clone(),
+                        figures: LinkFigures::of(&variant.settings),
                         mode: *mode,
                         fec,
                         cache: *cache,
                         load: load.clone(),
                         repeat,
                         seed: 0,
+                        is_in_short: variant.is_in_short && repeat == 1,
                     };
                     cell.seed = seed_of(plan.seed, &cell.key());
                     cells.push(cell);
@@ -309,6 +370,33 @@ mod tests {
         let keys: BTreeSet<String> = cells.iter().map(PlannedCell::key).collect();
         let seeds: BTreeSet<u64> = cells.iter().map(|cell| cell.seed).collect();
         assert_eq!((keys.len(), seeds.len()), (110, 110));
+    }
+
+    #[test]
+    fn short_campaign_measures_a_part_of_each_table() {
+        let plan = scenario("wx-2006.toml");
+        let all = expand(&plan);
+        let short = CellSelection {
+            is_short: true,
+            ..CellSelection::default()
+        };
+        let chosen = short.choose(&all).unwrap();
+        let (without, with): (Vec<_>, Vec<_>) =
+            chosen.iter().partition(|cell| cell.figures.loss == 0.0);
+        assert_eq!((without.len(), with.len()), (40, 6));
+        let is_part =
+            |cell: &&PlannedCell| [0, 100].contains(&cell.figures.one_way_delay.as_millis());
+        assert!(without.iter().all(is_part));
+        assert!(
+            with.iter()
+                .all(|cell| (cell.figures.loss - 0.01).abs() < 1e-6)
+        );
+        let named = CellSelection {
+            words: vec!["30ms".to_owned()],
+            ..short
+        };
+        let chosen = named.choose(&all).unwrap();
+        assert_eq!(chosen.len(), 20);
     }
 
     #[test]

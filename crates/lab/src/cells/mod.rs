@@ -8,12 +8,13 @@
 //! repeated as a whole. The journal is the only result: every finished attempt is one line of it, so a
 //! killed campaign continues where it was, and a report can be made at any time.
 //!
-//! `runner.rs` measures in the lab, `simulated.rs` in virtual time. Both read figures from captures by
+//! `runner.rs` measures in the lab, in one or more lanes (`lanes.rs`), `simulated.rs` in virtual time. Both read figures from captures by
 //! the same code (`pass.rs`).
 
 mod calibration;
 mod expansion;
 mod journal;
+mod lanes;
 mod pass;
 mod plan;
 mod results;
@@ -22,11 +23,12 @@ mod simulated;
 mod sizes;
 
 pub use calibration::{CalibratedQuantity, CalibrationRow, LinkCalibration};
-pub use expansion::{CellLoad, CellSeries, PlannedCell, expand, series};
+pub use expansion::{CellLoad, CellSelection, CellSeries, PlannedCell, expand, series};
 pub use journal::{
     CampaignHeader, CampaignJournal, CellPass, FILE_NAME as JOURNAL_FILE, RealFigures,
     SeriesAttempt,
 };
+pub use lanes::SHORT_JOBS;
 pub use plan::{CacheState, CellMode, CellPlan, FecSetting, PlanProblem, PublishedEvaluation};
 #[cfg(test)]
 pub(crate) use results::tests::sample_outcome;

@@ -18,6 +18,9 @@ pub(super) const DOCUMENT_FILE: &str = "document.bin";
 
 /// Name of the file that warms a path up.
 pub(super) const WARM_UP_FILE: &str = "warm-up.bin";
+/// Round trips of data at the link's rate beside the plan's time. With them the nodes end their search for
+/// the rate, which fills the link and its queue for some round trips, before the cell begins.
+const WARM_UP_ROUND_TRIPS: u32 = 6;
 /// Most bytes of this file: it is in memory.
 const WARM_UP_MOST_BYTES: u64 = 64 << 20;
 
@@ -67,7 +70,9 @@ pub(super) fn attempt_name(series: &CellSeries, attempt: u32) -> String {
 /// Contents that warm the path of a cell up in one direction.
 pub(super) fn warm_up(plan: &CellPlan, cell: &PlannedCell, way: TransferDirection) -> FileSet {
     let rate = cell.figures.payload_bytes_per_second(way);
-    let bytes = (rate * plan.warm_up.get_ref().as_secs_f64()) as u64;
+    let search = cell.figures.round_trip.saturating_mul(WARM_UP_ROUND_TRIPS);
+    let span = plan.warm_up.get_ref().saturating_add(search);
+    let bytes = (rate * span.as_secs_f64()) as u64;
     let seed = expansion::seed_of(cell.seed, "warm-up");
     FileSet::random(seed, WARM_UP_FILE, bytes.min(WARM_UP_MOST_BYTES))
 }

@@ -120,7 +120,8 @@ pub struct CellPlan {
     /// Time that a cell transfers at its expected rate, unless its document is smaller.
     #[serde(default = "default_span", deserialize_with = "spanned_duration")]
     pub span: Spanned<Duration>,
-    /// Time that nodes carry other data over the link before a cell.
+    /// Time that nodes carry other data over the link before a cell, beside some round trips of the link;
+    /// none if it is 0.
     #[serde(default = "no_warm_up", deserialize_with = "spanned_duration")]
     pub warm_up: Spanned<Duration>,
     /// True if the emulated link is measured before the first cell.
@@ -485,8 +486,8 @@ impl CellPlan {
                 );
                 return Err(problem(name.span().start, "links", what));
             };
-            let variants = super::expansion::settings_of(group, link);
-            if let Some(error) = variants.iter().find_map(|each| each.check().err()) {
+            let variants = super::expansion::variants_of(group, link);
+            if let Some(error) = variants.iter().find_map(|each| each.settings.check().err()) {
                 let what = format!(
                     "the link `{}` cannot have these delays and losses: {error:#}",
                     name.get_ref()

@@ -18,11 +18,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::calibration::{self, CalibratedQuantity, CalibrationRow, LinkCalibration};
-use super::expansion::{self, CellSeries, PlannedCell};
+use super::expansion::{self, CellSelection, CellSeries, PlannedCell};
 use super::journal::{CampaignHeader, CampaignJournal, CellPass, SeriesAttempt, now};
+use super::lanes::{self, NextSeries, RemainingTime, WaitingSeries};
 use super::pass::{self, DOCUMENT_FILE, FinishedCell, WARM_UP_FILE, contents};
 use super::plan::{CacheState, CellMode, CellPlan};
-use super::sizes::{CellSizes, SeriesEstimate};
+use super::sizes::CellSizes;
 use crate::campaign::{PassKind, TestResults, WorkloadRun, last_json};
 use crate::mailbox::{MailServer, MailboxDescription, MailboxPrograms};
 use crate::nodes::{ExtraConfiguration, LabNodes};
@@ -59,8 +60,10 @@ pub struct RunOptions {
     pub directory: PathBuf,
     /// Sizes of the documents.
     pub sizes: CellSizes,
-    /// Words that choose cells; all when empty.
-    pub cells: Vec<String>,
+    /// Cells that run.
+    pub cells: CellSelection,
+    /// Series that run at the same time where they do not disturb each other.
+    pub jobs: usize,
     /// A Python with smbprotocol, for serial SMB clients.
     pub python: Option<PathBuf>,
     /// A Python with impacket, for the mail server and its clients.
@@ -82,7 +85,7 @@ pub fn run(
     progress: &dyn ProgressReporter,
 ) -> Result<CampaignJournal> {
     let all = expansion::expand(plan);
-    let chosen = choose(&all, &options.cells)?;
+    let chosen = options.cells.choose(&all)?;
     let series = expansion::series(plan, &chosen, &all);
     let privileges = rootless::obtain(environment)?;
     progress.note(privileges.explain());
@@ -96,7 +99,7 @@ pub fn run(
     check_space(&options.directory)?;
     let left: Vec<&CellSeries> = series
         .iter()
-        .filter(|series| !is_finished(&journal, series))
+        .filter(|series| !is_finished(journal.attempts_of(&series.key), series))
         .collect();
     if left.len() < series.len() {
         progress.note(&format!(
@@ -109,39 +112,33 @@ pub fn run(
     if left.is_empty() {
         return Ok(journal);
     }
-    let run = LabRun::create(environment)?;
-    let mut campaign = RunningCells::prepare(&run, plan, options, &needs, progress)?;
-    if plan.calibrate && journal.calibration.is_none() {
+    if plan.calibrate && !options.cells.is_short && journal.calibration.is_none() {
         let minutes = calibration::expected_time().as_secs_f64() / 60.0;
         progress.step(
             0.0,
             &format!("calibrating the link (about {minutes:.0} min)"),
         );
-        match campaign.calibrate() {
+        let run = LabRun::create(environment)?;
+        let mut lane = CampaignLane::prepare(&run, plan, options, &needs, 1, progress)?;
+        match lane.calibrate() {
             Ok(calibration) => journal.add_calibration(calibration)?,
             Err(error) if kernel::interrupted() => return Err(error),
             // The next start of the campaign tries again.
             Err(error) => progress.note(&format!("the link is not calibrated: {error:#}")),
         }
     }
-    let mut clock = RemainingTime::new(plan, &left, options.sizes);
-    for series in left {
-        while !is_finished(&journal, series) {
-            let number = journal.attempts_of(&series.key).count() as u32 + 1;
-            progress.step(
-                clock.done(),
-                &format!("{}{}", series.key, clock.remaining()),
-            );
-            let attempt = campaign.attempt(series, number)?;
-            for pass in &attempt.passes {
-                progress.note(&summary(pass));
+    let mut clock = RemainingTime::new(plan, &left, options.sizes, options.jobs);
+    let (light, heavy) = lanes::split(&left, options.jobs);
+    for (part, jobs) in [(light, options.jobs), (heavy, 1)] {
+        let lane = |number: usize, waiting: &WaitingSeries<'_, '_>| {
+            let run = LabRun::create(environment)?;
+            let mut lane = CampaignLane::prepare(&run, plan, options, &needs, number, waiting)?;
+            while let Some(next) = waiting.take() {
+                lane.run(next, waiting)?;
             }
-            if let Some(failure) = &attempt.failure {
-                progress.note(&format!("{}: {failure}", series.key));
-            }
-            journal.add(attempt)?;
-        }
-        clock.pass(series);
+            Ok(())
+        };
+        lanes::run(part, jobs, &mut journal, &mut clock, progress, lane)?;
     }
     Ok(journal)
 }
@@ -154,31 +151,14 @@ pub(super) fn summary(pass: &CellPass) -> String {
     format!("{}: {note}", pass.cell)
 }
 
-/// Cells that the words choose.
-pub(super) fn choose(all: &[PlannedCell], words: &[String]) -> Result<Vec<PlannedCell>> {
-    let example = || all.first().map(PlannedCell::name).unwrap_or_default();
-    for word in words {
-        ensure!(
-            all.iter().any(|cell| cell.is_chosen_by(word)),
-            "no cell has a name with `{word}` (case matters); a cell has a name such as {}",
-            example()
-        );
-    }
-    let is_chosen =
-        |cell: &&PlannedCell| words.is_empty() || words.iter().any(|word| cell.is_chosen_by(word));
-    let chosen: Vec<PlannedCell> = all.iter().filter(is_chosen).cloned().collect();
-    ensure!(
-        !chosen.is_empty(),
-        "the plan has no cell; add a link and a workload to it"
-    );
-    Ok(chosen)
-}
-
-/// Tells whether the journal has a clean attempt of the series with all its cells, or all attempts
-/// it may have.
-fn is_finished(journal: &CampaignJournal, series: &CellSeries) -> bool {
+/// Tells whether these attempts of a series contain a clean one with all its cells, or are all that it may
+/// have.
+pub(super) fn is_finished<'a>(
+    attempts: impl Iterator<Item = &'a SeriesAttempt>,
+    series: &CellSeries,
+) -> bool {
     let mut count = 0;
-    for attempt in journal.attempts_of(&series.key) {
+    for attempt in attempts {
         count += 1;
         let has = |cell: &PlannedCell| attempt.passes.iter().any(|pass| pass.cell == cell.key());
         if attempt.failure.is_none()
@@ -273,53 +253,8 @@ fn check_space(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Remaining time of a campaign: the estimate, corrected by what has been seen.
-struct RemainingTime {
-    began: Instant,
-    estimates: Vec<(String, Duration)>,
-    passed: Duration,
-    total: Duration,
-}
-
-impl RemainingTime {
-    fn new(plan: &CellPlan, left: &[&CellSeries], sizes: CellSizes) -> Self {
-        let estimates: Vec<(String, Duration)> = left
-            .iter()
-            .map(|series| {
-                (
-                    series.key.clone(),
-                    SeriesEstimate::of(plan, series, sizes).0,
-                )
-            })
-            .collect();
-        Self {
-            began: Instant::now(),
-            total: estimates.iter().map(|(_, time)| *time).sum(),
-            estimates,
-            passed: Duration::ZERO,
-        }
-    }
-
-    fn pass(&mut self, series: &CellSeries) {
-        let own = self.estimates.iter().find(|(key, _)| *key == series.key);
-        self.passed += own.map_or(Duration::ZERO, |(_, time)| *time);
-    }
-
-    fn done(&self) -> f64 {
-        self.passed.as_secs_f64() / self.total.as_secs_f64().max(1.0)
-    }
-
-    fn remaining(&self) -> String {
-        let left = self.total.saturating_sub(self.passed).as_secs_f64();
-        let pace = match self.passed.is_zero() {
-            true => 1.0,
-            false => self.began.elapsed().as_secs_f64() / self.passed.as_secs_f64(),
-        };
-        format!(" ({:.0} min left)", (left * pace / 60.0).ceil())
-    }
-}
-
-struct RunningCells<'a> {
+/// A network of the lab with its servers, in which series run one after the other.
+struct CampaignLane<'a> {
     run: &'a LabRun,
     plan: &'a CellPlan,
     options: &'a RunOptions,
@@ -334,16 +269,22 @@ struct RunningCells<'a> {
     progress: &'a dyn ProgressReporter,
 }
 
-impl<'a> RunningCells<'a> {
+impl<'a> CampaignLane<'a> {
     fn prepare(
         run: &'a LabRun,
         plan: &'a CellPlan,
         options: &'a RunOptions,
         needs: &LabRequirements,
+        number: usize,
         progress: &'a dyn ProgressReporter,
     ) -> Result<Self> {
         let directory = std::path::absolute(&options.directory)?;
-        let (logs, captures) = (directory.join("logs"), directory.join("captures"));
+        let captures = directory.join("captures");
+        let logs = match number {
+            1 => directory.join("logs"),
+            // Programs of two lanes have the same names.
+            _ => directory.join("logs").join(format!("lane-{number}")),
+        };
         for path in [&logs, &captures] {
             std::fs::create_dir_all(path).with_context(|| format!("making {}", path.display()))?;
         }
@@ -444,6 +385,28 @@ impl<'a> RunningCells<'a> {
             .map_or(0.0, |each| each.elapsed().as_secs_f64());
         let sent = files.total_bytes() as f64;
         Ok(sent * 8.0 / seconds.max(1e-9))
+    }
+
+    /// Runs a series until an attempt of it is clean.
+    fn run(&mut self, next: NextSeries<'_>, waiting: &WaitingSeries<'_, '_>) -> Result<()> {
+        let NextSeries {
+            series,
+            mut attempts,
+        } = next;
+        while !is_finished(attempts.iter(), series) {
+            waiting.begin(series);
+            let attempt = self.attempt(series, attempts.len() as u32 + 1)?;
+            for pass in &attempt.passes {
+                self.progress.note(&summary(pass));
+            }
+            if let Some(failure) = &attempt.failure {
+                self.progress.note(&format!("{}: {failure}", series.key));
+            }
+            attempts.push(attempt.clone());
+            waiting.add(attempt);
+        }
+        waiting.pass(series);
+        Ok(())
     }
 
     /// Runs a series once.

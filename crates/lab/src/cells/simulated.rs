@@ -27,12 +27,12 @@ use simulation::{
 };
 use vocab::Time;
 
-use super::expansion::{self, CellSeries, PlannedCell};
+use super::expansion::{self, CellSelection, CellSeries, PlannedCell};
 use super::journal::{CampaignHeader, CampaignJournal, SeriesAttempt};
 use super::pass::{self, FinishedCell, contents};
 use super::plan::{CellMode, CellPlan, FecSetting};
 use super::results::CampaignOutcome;
-use super::runner::{choose, summary};
+use super::runner::summary;
 use super::sizes::{CellSizes, SeriesEstimate};
 use crate::recording::{MarkerEdge, WorkloadMarker};
 use crate::workload::{
@@ -53,8 +53,8 @@ pub struct SimulationOptions {
     pub directory: PathBuf,
     /// Sizes of the documents.
     pub sizes: CellSizes,
-    /// Words that choose cells; all when empty.
-    pub cells: Vec<String>,
+    /// Cells that run.
+    pub cells: CellSelection,
     /// Series that run at the same time.
     pub jobs: usize,
     /// Directory of a real campaign of the same plan, for comparison.
@@ -73,7 +73,7 @@ pub fn run_simulation(
     progress: &dyn ProgressReporter,
 ) -> Result<CampaignJournal> {
     let all = expansion::expand(plan);
-    let chosen = choose(&all, &options.cells)?;
+    let chosen = options.cells.choose(&all)?;
     let series: Vec<CellSeries> = expansion::series(plan, &chosen, &all)
         .into_iter()
         .filter(|series| is_simulated(&series.cells[0]))
@@ -381,7 +381,7 @@ mod tests {
         let options = SimulationOptions {
             directory: directory.to_owned(),
             sizes: CellSizes::of(&plan, false, false),
-            cells: Vec::new(),
+            cells: CellSelection::default(),
             jobs,
             real: None,
         };
@@ -411,7 +411,10 @@ mod tests {
         let options = SimulationOptions {
             directory: directory.path().to_owned(),
             sizes: CellSizes::of(&plan, false, false),
-            cells: vec!["CIFS".to_owned(), "htpp".to_owned()],
+            cells: CellSelection {
+                words: vec!["CIFS".to_owned(), "htpp".to_owned()],
+                is_short: false,
+            },
             jobs: 1,
             real: None,
         };
