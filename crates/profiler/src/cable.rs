@@ -5,6 +5,8 @@
 //! ```
 //! A veth pair has no queue and no rate, so the delay through it is what the ports themselves add.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use anyhow::{Context, Result, ensure};
 use host::command;
 use host::packets::namespace::NetworkNamespace;
@@ -14,6 +16,9 @@ use crate::port::{MeasurementPort, PortLocation};
 
 /// MTU of the pair: jumbo frames, the longest packets of a plan.
 const MTU: &str = "9000";
+
+/// Number of the cables that this process has made: a run may measure several times.
+static CABLES: AtomicU32 = AtomicU32::new(0);
 
 /// A cable between two ports; dropping it removes it.
 #[derive(Debug)]
@@ -27,7 +32,8 @@ impl CablePair {
     /// # Errors
     /// When the kernel or `ip` refuses.
     pub(crate) fn create(run: &LabRun, packet_bytes: usize) -> Result<Self> {
-        let namespace = run.make_namespace("cable")?;
+        let number = CABLES.fetch_add(1, Ordering::Relaxed);
+        let namespace = run.make_namespace(&format!("cable{number}"))?;
         let inside = |words: &str| {
             let arguments = ["-n", &namespace].into_iter().chain(words.split(' '));
             command::run("ip", arguments).map(|_| ())

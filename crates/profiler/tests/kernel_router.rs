@@ -184,6 +184,21 @@ fn cable_delivers_and_records_every_packet() {
 }
 
 #[test]
+fn each_measurement_has_a_cable_of_its_own() {
+    let Some(_turn) = turn("each_measurement_has_a_cable_of_its_own") else {
+        return;
+    };
+    let lab = lab();
+    let plan = plan("cable", &constant(0, 1, 92, 1_000.0, 100));
+    for _ in 0..2 {
+        let directory = tempfile::tempdir().unwrap();
+        let records = directory.path().join("records");
+        let document = profile(&lab, &plan, Vec::new(), &records).unwrap();
+        assert_eq!(document["runs"][0]["sent"], 100, "{document:#}");
+    }
+}
+
+#[test]
 fn routed_packets_agree_with_the_kernels_counter() {
     let Some(_turn) = turn("routed_packets_agree_with_the_kernels_counter") else {
         return;
