@@ -55,7 +55,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 pub mod tls;
-pub(crate) mod wire;
+pub mod wire;
 
 pub use config::HttpSettings;
 pub use entry::ENTRY;

@@ -8,7 +8,7 @@ use super::{FIELDS_MAX, FramingFault};
 
 /// The field lines of one message, in their order, as places in its head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FieldSection {
+pub struct FieldSection {
     bytes: Bytes,
     lines: Vec<FieldLine>,
 }
@@ -48,7 +48,7 @@ impl FieldSection {
     }
 
     /// All field lines as (name, value), in their order.
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> {
         self.lines.iter().map(|line| {
             let part = |range: &Range<u32>| &self.bytes[range.start as usize..range.end as usize];
             (part(&line.name), part(&line.value))
@@ -56,7 +56,7 @@ impl FieldSection {
     }
 
     /// The values of all lines with this name; `name` is in lower case.
-    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl DoubleEndedIterator<Item = &'a [u8]> {
+    pub fn all<'a>(&'a self, name: &'a str) -> impl DoubleEndedIterator<Item = &'a [u8]> {
         debug_assert!(name.bytes().all(|byte| !byte.is_ascii_uppercase()));
         self.iter()
             .filter(|(key, _)| key.eq_ignore_ascii_case(name.as_bytes()))
@@ -64,20 +64,20 @@ impl FieldSection {
     }
 
     /// The value of the only line with this name; `None` where there is none, or several.
-    pub(crate) fn single<'a>(&'a self, name: &'a str) -> Option<&'a [u8]> {
+    pub fn single<'a>(&'a self, name: &'a str) -> Option<&'a [u8]> {
         let mut values = self.all(name);
         let first = values.next()?;
         values.next().is_none().then_some(first)
     }
 
     /// True if a line has this name.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.all(name).next().is_some()
     }
 
     /// The members of a list field over all its lines (RFC 9110 §5.6.1, Lists); commas in quoted
     /// strings separate nothing.
-    pub(crate) fn list<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    pub fn list<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         self.all(name).flat_map(members)
     }
 }
@@ -112,7 +112,7 @@ impl FieldLine {
 }
 
 /// True if this is a token (RFC 9110 §5.6.2, Tokens).
-pub(crate) fn is_token(bytes: &[u8]) -> bool {
+pub fn is_token(bytes: &[u8]) -> bool {
     let is_token_byte =
         |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     !bytes.is_empty() && bytes.iter().all(is_token_byte)

@@ -5,7 +5,7 @@ use super::{FieldSection, FramingFault, HttpVersion, RequestHead, ResponseHead};
 
 /// The body that follows a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BodyFraming {
+pub enum BodyFraming {
     /// None.
     Empty,
     /// So many bytes, at least one.
@@ -79,7 +79,7 @@ fn declared(
 }
 
 /// True if a list field, such as Connection, has this member, in any case.
-pub(crate) fn has_option(fields: &FieldSection, name: &str, option: &str) -> bool {
+pub fn has_option(fields: &FieldSection, name: &str, option: &str) -> bool {
     fields
         .list(name)
         .any(|member| member.eq_ignore_ascii_case(option.as_bytes()))

@@ -8,7 +8,7 @@ use super::{EMPTY_LINES_MAX, FieldSection, FramingFault, START_LINE_MAX, is_toke
 
 /// The minor version of HTTP/1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum HttpVersion {
+pub enum HttpVersion {
     /// HTTP/1.0.
     Http10,
     /// HTTP/1.1.
@@ -27,13 +27,13 @@ impl HttpVersion {
 
 /// A request's head.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RequestHead {
+pub struct RequestHead {
     /// All of it as it came, the empty line included.
-    pub(crate) bytes: Bytes,
+    pub bytes: Bytes,
     /// The minor version.
-    pub(crate) version: HttpVersion,
+    pub version: HttpVersion,
     /// The field lines.
-    pub(crate) fields: FieldSection,
+    pub fields: FieldSection,
     method: Range<usize>,
     target: Range<usize>,
 }
@@ -57,12 +57,12 @@ impl RequestHead {
     }
 
     /// True if the method changes nothing at the server (RFC 9110 §9.2.1, Safe Methods).
-    pub(crate) fn is_safe(&self) -> bool {
+    pub fn is_safe(&self) -> bool {
         matches!(self.method(), b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE")
     }
 
     /// Reads a whole head.
-    pub(crate) fn parse(bytes: Bytes) -> Result<Self, FramingFault> {
+    pub fn parse(bytes: Bytes) -> Result<Self, FramingFault> {
         let (method, target, version, end) = Self::parse_line(&bytes)?;
         let fields = FieldSection::parse(&bytes, end + 2)?;
         let head = Self {
@@ -97,12 +97,12 @@ impl RequestHead {
     }
 
     /// The method, whose case matters.
-    pub(crate) fn method(&self) -> &[u8] {
+    pub fn method(&self) -> &[u8] {
         &self.bytes[self.method.clone()]
     }
 
     /// The request target.
-    pub(crate) fn target(&self) -> &[u8] {
+    pub fn target(&self) -> &[u8] {
         &self.bytes[self.target.clone()]
     }
 
@@ -126,15 +126,15 @@ impl RequestHead {
 
 /// A response's head.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ResponseHead {
+pub struct ResponseHead {
     /// All of it as it came, the empty line included.
-    pub(crate) bytes: Bytes,
+    pub bytes: Bytes,
     /// The minor version.
-    pub(crate) version: HttpVersion,
+    pub version: HttpVersion,
     /// The status code, 100 to 999.
-    pub(crate) status: u16,
+    pub status: u16,
     /// The field lines.
-    pub(crate) fields: FieldSection,
+    pub fields: FieldSection,
 }
 
 impl ResponseHead {
@@ -149,7 +149,7 @@ impl ResponseHead {
     }
 
     /// Reads a whole head.
-    pub(crate) fn parse(bytes: Bytes) -> Result<Self, FramingFault> {
+    pub fn parse(bytes: Bytes) -> Result<Self, FramingFault> {
         let (version, status, end) = Self::parse_line(&bytes)?;
         let fields = FieldSection::parse(&bytes, end + 2)?;
         Ok(Self {
@@ -188,7 +188,7 @@ impl ResponseHead {
     }
 
     /// True if another response to the same request follows (RFC 9110 §15.2, Informational 1xx).
-    pub(crate) fn is_interim(&self) -> bool {
+    pub fn is_interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
     }
 }

@@ -19,33 +19,33 @@ mod framing;
 mod head;
 mod reader;
 
-pub(crate) use fields::{FieldSection, is_token};
-pub(crate) use framing::{BodyFraming, has_option};
-pub(crate) use head::{HttpVersion, RequestHead, ResponseHead};
-pub(crate) use reader::{BodyExpectation, MessagePart, Requests, Responses};
-#[cfg(any(test, feature = "testing"))]
-pub(crate) use reader::{Head, MessageReader};
+pub use fields::{FieldSection, is_token};
+pub use framing::{BodyFraming, has_option};
+pub use head::{HttpVersion, RequestHead, ResponseHead};
+pub use reader::{
+    BodyExpectation, Head, MessagePart, MessageReader, ReaderStep, Requests, Responses,
+};
 
 /// Bytes of a request line or a status line. RFC 9112 §3 (Request Line) recommends that 8,000 are
 /// supported; servers stop at 8 KiB (nginx, Apache) or 16 KiB (IIS).
-pub(crate) const START_LINE_MAX: usize = 16 * 1024;
+pub const START_LINE_MAX: usize = 16 * 1024;
 /// Bytes of a head, its start line included, and of the trailers of a chunked body. Twice what
 /// the most generous of common servers takes (32 KiB, nginx `large_client_header_buffers`).
-pub(crate) const HEAD_MAX: usize = 64 * 1024;
+pub const HEAD_MAX: usize = 64 * 1024;
 /// Field lines of a head, or of trailers. Apache takes 100, and browsers send about 20.
-pub(crate) const FIELDS_MAX: usize = 256;
+pub const FIELDS_MAX: usize = 256;
 /// Bytes of one line with a chunk's size and its extensions. Nobody uses extensions; a size alone
 /// has at most 16 digits.
-pub(crate) const CHUNK_LINE_MAX: usize = 256;
+pub const CHUNK_LINE_MAX: usize = 256;
 /// Bytes of chunk extensions of one message, so that a body of extensions alone does not last
 /// for ever (RFC 9112 §7.1.1, Chunk Extensions).
-pub(crate) const EXTENSIONS_MAX: usize = 16 * 1024;
+pub const EXTENSIONS_MAX: usize = 16 * 1024;
 /// Empty lines before a request line that are passed over (RFC 9112 §2.2, Message Parsing).
-pub(crate) const EMPTY_LINES_MAX: usize = 4;
+pub const EMPTY_LINES_MAX: usize = 4;
 
 /// Why a stream cannot be followed any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub(crate) enum FramingFault {
+pub enum FramingFault {
     /// A line feed without a carriage return before it.
     #[error("a line ends in LF without CR")]
     BareLineFeed,

@@ -10,13 +10,13 @@ use super::{
 };
 
 /// Follows what a client sends.
-pub(crate) type Requests = MessageReader<RequestHead>;
+pub type Requests = MessageReader<RequestHead>;
 /// Follows what a server sends; [`MessageReader::expect`] says to what.
-pub(crate) type Responses = MessageReader<ResponseHead>;
+pub type Responses = MessageReader<ResponseHead>;
 
 /// The request's part in whether a response has a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BodyExpectation {
+pub enum BodyExpectation {
     /// Its head says.
     Usual,
     /// It has none: the request was a HEAD.
@@ -25,7 +25,7 @@ pub(crate) enum BodyExpectation {
 
 /// Kind of a run of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum MessagePart<H> {
+pub enum MessagePart<H> {
     /// Part of a head that is not whole yet. Its bytes are in [`MessageReader::held`].
     PartOfHead,
     /// The rest of a head; the head's own bytes are all of it. A message without a body ends here.
@@ -40,14 +40,14 @@ pub(crate) enum MessagePart<H> {
 
 impl MessagePart<ResponseHead> {
     /// True for the head of a response that another one to the same request follows.
-    pub(crate) fn is_interim(&self) -> bool {
+    pub fn is_interim(&self) -> bool {
         matches!(self, Self::Head(head, _) if head.is_interim())
     }
 }
 
 impl BodyExpectation {
     /// Returns the expectation for the response to this request.
-    pub(crate) fn of(head: &RequestHead) -> Self {
+    pub fn of(head: &RequestHead) -> Self {
         match head.method() {
             b"HEAD" => Self::NoBody,
             _ => Self::Usual,
@@ -57,17 +57,17 @@ impl BodyExpectation {
 
 /// A run of bytes that was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ReaderStep<H> {
+pub struct ReaderStep<H> {
     /// How many bytes, from the beginning of what was handed in.
-    pub(crate) length: usize,
+    pub length: usize,
     /// Their kind.
-    pub(crate) what: MessagePart<H>,
+    pub what: MessagePart<H>,
     /// The message ends with them. Interim responses are messages of their own.
-    pub(crate) is_end: bool,
+    pub is_end: bool,
 }
 
 /// What a reader of one kind of head knows about it.
-pub(crate) trait Head: Sized {
+pub trait Head: Sized {
     /// Empty lines that may precede it.
     const EMPTY_LINES: usize;
     /// Reads a whole head, and says what follows it.
@@ -129,7 +129,7 @@ impl Head for ResponseHead {
 
 /// Follows one direction of a connection.
 #[derive(Debug)]
-pub(crate) struct MessageReader<H> {
+pub struct MessageReader<H> {
     state: ReaderState,
     held: Vec<u8>,
     /// The first line of what is held is whole.
@@ -147,9 +147,15 @@ enum ReaderState {
     Opaque,
 }
 
+impl<H: Head> Default for MessageReader<H> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<H: Head> MessageReader<H> {
     /// A reader at the beginning of a connection.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             state: ReaderState::Head,
             held: Vec::new(),
@@ -160,27 +166,27 @@ impl<H: Head> MessageReader<H> {
     }
 
     /// One more response is to come.
-    pub(crate) fn expect(&mut self, expectation: BodyExpectation) {
+    pub fn expect(&mut self, expectation: BodyExpectation) {
         self.expected.push_back(expectation);
     }
 
     /// The bytes of a head that is not whole yet.
-    pub(crate) fn held(&self) -> &[u8] {
+    pub fn held(&self) -> &[u8] {
         &self.held
     }
 
     /// Takes the bytes of a head that is not whole yet out of it, to pass them as they are.
-    pub(crate) fn take_held(&mut self) -> Vec<u8> {
+    pub fn take_held(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
 
     /// True if a message has begun, or one is to come.
-    pub(crate) fn expects_more(&self) -> bool {
+    pub fn expects_more(&self) -> bool {
         !self.is_between_messages() || !self.expected.is_empty()
     }
 
     /// True between two messages.
-    pub(crate) fn is_between_messages(&self) -> bool {
+    pub fn is_between_messages(&self) -> bool {
         matches!(self.state, ReaderState::Head) && self.held.is_empty()
     }
 
@@ -189,7 +195,7 @@ impl<H: Head> MessageReader<H> {
     /// # Errors
     /// When the stream cannot be followed from here on. What was held stays in [`Self::held`] and
     /// nothing of `input` counts as taken.
-    pub(crate) fn step(&mut self, input: &[u8]) -> Result<ReaderStep<H>, FramingFault> {
+    pub fn step(&mut self, input: &[u8]) -> Result<ReaderStep<H>, FramingFault> {
         match &mut self.state {
             ReaderState::Head => self.head(input),
             ReaderState::Fixed(left) => {
