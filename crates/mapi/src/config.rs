@@ -8,6 +8,9 @@ pub struct MapiSettings {
     /// Server ports of the mailbox interfaces where they are fixed. Dynamic ones are learnt from the
     /// endpoint mapper.
     pub ports: Vec<u16>,
+    /// Server ports at which mailboxes answer MAPI over HTTP without TLS, such as behind a balancer
+    /// that ends it.
+    pub http_ports: Vec<u16>,
     /// True if the content of sealed sessions may be in the dictionary.
     pub may_store_decrypted: bool,
 }

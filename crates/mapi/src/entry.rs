@@ -47,19 +47,21 @@ fn detect(bytes: &[u8]) -> Option<DetectedProtocol> {
 fn parse(table: &SettingsTable) -> ParsedSettings {
     let mut reader = TableReader::new(table);
     let is_on = reader.choice("mode", MODES)?.unwrap_or(false);
-    let ports = ports(&mut reader)?;
+    let ports = self::ports(&mut reader, "ports")?;
+    let http_ports = self::ports(&mut reader, "http_ports")?;
     let may_store_decrypted = reader.switch("store_decrypted")?.unwrap_or(false);
     reader.finish()?;
     Ok(Arc::new(MapiSettings {
         is_on,
         ports,
+        http_ports,
         may_store_decrypted,
     }))
 }
 
 /// The list of ports, if it is set.
-fn ports(reader: &mut TableReader<'_>) -> Result<Vec<u16>, SettingError> {
-    let Some(located) = reader.value("ports") else {
+fn ports(reader: &mut TableReader<'_>, key: &'static str) -> Result<Vec<u16>, SettingError> {
+    let Some(located) = reader.value(key) else {
         return Ok(Vec::new());
     };
     let port = |member: &LocatedValue| match member.value {
@@ -83,10 +85,10 @@ fn ports(reader: &mut TableReader<'_>) -> Result<Vec<u16>, SettingError> {
     };
     let message = || {
         format!(
-            "`ports` must be a list of at most {PORTS_MAX} port numbers; write a list such as [6001, 6002]"
+            "`{key}` must be a list of at most {PORTS_MAX} port numbers; write a list such as [6001, 6002]"
         )
     };
-    ports.ok_or_else(|| reader.wrong("ports", message()))
+    ports.ok_or_else(|| reader.wrong(key, message()))
 }
 
 impl AcceleratorSettings for MapiSettings {
@@ -99,6 +101,7 @@ impl AcceleratorSettings for MapiSettings {
         vec![
             ("mode", format!("{mode:?}")),
             ("ports", format!("{:?}", self.ports)),
+            ("http_ports", format!("{:?}", self.http_ports)),
             ("store_decrypted", self.may_store_decrypted.to_string()),
         ]
     }

@@ -518,9 +518,15 @@ impl MapiFarHalf {
                 Ok(None) => {}
                 Err(()) => self.stop(ReasonCode::VIOLATION),
             },
-            Some(HalfFrame::Keys { .. } | HalfFrame::Mailbox { .. }) | None => {
-                self.stop(ReasonCode::VIOLATION)
-            }
+            Some(
+                HalfFrame::Keys { .. }
+                | HalfFrame::Mailbox { .. }
+                | HalfFrame::HttpReady
+                | HalfFrame::HttpBegin
+                | HalfFrame::HttpHead { .. }
+                | HalfFrame::HttpAnswer { .. },
+            )
+            | None => self.stop(ReasonCode::VIOLATION),
         }
     }
 

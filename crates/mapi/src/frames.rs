@@ -9,6 +9,7 @@ use bytes::Bytes;
 use vocab::{ByteReader, ByteWriter, TruncatedInput};
 use zeroize::Zeroizing;
 
+use crate::emsmdb::ContextHandle;
 use crate::rpc::association::FRAGMENT_MIN;
 use crate::rpc::kerberos::KerberosSecret;
 use crate::rpc::ntlm::NtlmSecret;
@@ -26,6 +27,10 @@ mod kind {
     pub(super) const OPENED: u8 = 4;
     pub(super) const MAILBOX: u8 = 5;
     pub(super) const KERBEROS_KEYS: u8 = 6;
+    pub(super) const HTTP_READY: u8 = 7;
+    pub(super) const HTTP_BEGIN: u8 = 8;
+    pub(super) const HTTP_HEAD: u8 = 9;
+    pub(super) const HTTP_ANSWER: u8 = 10;
 }
 
 /// A message from one half to the other.
@@ -62,6 +67,27 @@ pub(crate) enum HalfFrame {
         /// Bytes of the stub, with its padding.
         stub_length: u16,
     },
+    /// From the far half of MAPI over HTTP: it can take the client's requests.
+    HttpReady,
+    /// From the near half of MAPI over HTTP: the machines take the client's requests from here on.
+    HttpBegin,
+    /// From the near half of MAPI over HTTP: the fields around the calls of a session from here on.
+    HttpHead {
+        /// The session.
+        context: ContextHandle,
+        /// The client's value of the cookie that the server renews.
+        sequence: Bytes,
+        /// A request's head, without the values that differ from request to request.
+        template: Bytes,
+    },
+    /// From the far half of MAPI over HTTP: the fields around the answer to the client's call, which
+    /// follows.
+    HttpAnswer {
+        /// The head of the response.
+        head: Bytes,
+        /// The lines in front of the response body.
+        meta: Bytes,
+    },
 }
 
 impl HalfFrame {
@@ -73,6 +99,20 @@ impl HalfFrame {
         match self {
             Self::Blind => begin(kind::BLIND),
             Self::MayStore => begin(kind::MAY_STORE),
+            Self::HttpReady => begin(kind::HTTP_READY),
+            Self::HttpBegin => begin(kind::HTTP_BEGIN),
+            Self::HttpHead {
+                context,
+                sequence,
+                template,
+            } => {
+                begin(kind::HTTP_HEAD);
+                out.bytes(&context.0).prefixed(sequence).prefixed(template);
+            }
+            Self::HttpAnswer { head, meta } => {
+                begin(kind::HTTP_ANSWER);
+                out.prefixed(head).prefixed(meta);
+            }
             Self::Keys {
                 protection,
                 secret: SessionSecret::Ntlm(secret),
@@ -129,6 +169,17 @@ impl HalfFrame {
         Ok(Some(match reader.u8()? {
             kind::BLIND => Self::Blind,
             kind::MAY_STORE => Self::MayStore,
+            kind::HTTP_READY => Self::HttpReady,
+            kind::HTTP_BEGIN => Self::HttpBegin,
+            kind::HTTP_HEAD => Self::HttpHead {
+                context: ContextHandle(reader.array()?),
+                sequence: Bytes::copy_from_slice(reader.prefixed()?),
+                template: Bytes::copy_from_slice(reader.prefixed()?),
+            },
+            kind::HTTP_ANSWER => Self::HttpAnswer {
+                head: Bytes::copy_from_slice(reader.prefixed()?),
+                meta: Bytes::copy_from_slice(reader.prefixed()?),
+            },
             kind::KEYS => Self::Keys {
                 protection: SecurityTrailer::parse(reader.array()?),
                 secret: SessionSecret::Ntlm(NtlmSecret {
@@ -220,6 +271,17 @@ mod tests {
                 head: vec![5; 24],
                 trailer: SecurityTrailer::parse([10, 6, 4, 0, 1, 2, 3, 4]),
                 stub_length: 4_000,
+            },
+            HalfFrame::HttpReady,
+            HalfFrame::HttpBegin,
+            HalfFrame::HttpHead {
+                context: ContextHandle([3; 20]),
+                sequence: Bytes::from_static(b"1-2"),
+                template: Bytes::from_static(b"POST /mapi/emsmdb/ HTTP/1.1\r\n\r\n"),
+            },
+            HalfFrame::HttpAnswer {
+                head: Bytes::from_static(b"HTTP/1.1 200 OK\r\n\r\n"),
+                meta: Bytes::from_static(b"DONE\r\n\r\n"),
             },
         ];
         for frame in frames.into_iter().chain(kerberos) {

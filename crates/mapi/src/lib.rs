@@ -10,6 +10,7 @@
 //! | `rpc/` | DCE/RPC ([MS-RPCE], C706): PDUs, fragments, associations and their protection |
 //! | `emsmdb/` | the calls of the mailbox interface ([MS-OXCRPC]) and the coding of their buffers |
 //! | `rop/` | the remote operations in these buffers ([MS-OXCROPS]) |
+//! | `http/` | MAPI over HTTP ([MS-OXCMAPIHTTP]), the second carrier of these buffers |
 //!
 //! It does no I/O. It uses the contract, the credentials and the settings of `accelerate`.
 
@@ -24,6 +25,7 @@ pub mod epm;
 mod epm_watch;
 mod far;
 mod frames;
+mod http;
 mod learnt_ports;
 mod near;
 mod protected;

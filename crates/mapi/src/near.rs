@@ -405,7 +405,11 @@ impl MapiNearHalf {
                 HalfFrame::Keys { .. }
                 | HalfFrame::Mailbox { .. }
                 | HalfFrame::Blind
-                | HalfFrame::MayStore,
+                | HalfFrame::MayStore
+                | HalfFrame::HttpReady
+                | HalfFrame::HttpBegin
+                | HalfFrame::HttpHead { .. }
+                | HalfFrame::HttpAnswer { .. },
             )
             | None => self.close(ReasonCode::VIOLATION),
         }

@@ -10,8 +10,8 @@ pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Reas
         ))
         .with_remedy("set mode = \"on\" in [mapi] of both nodes"),
         ReasonCode::UNSUPPORTED => ReasonExplanation::new(
-            "the connection does not carry DCE/RPC version 5 in little-endian representation; the node \
-             forwards its bytes unchanged",
+            "the connection carries neither DCE/RPC version 5 in little-endian representation nor, on a port \
+             in http_ports of [mapi], HTTP/1.1 without TLS; the node forwards its bytes unchanged",
         ),
         ReasonCode::MECHANISM => ReasonExplanation::new(
             "the content is signed or encrypted, and the nodes do not know the login method of this session, or \

@@ -13,6 +13,7 @@ use crate::config::MapiSettings;
 use crate::entry::ENDPOINT_MAPPER;
 use crate::epm_watch::EndpointWatch;
 use crate::far::MapiFarHalf;
+use crate::http::{HttpMailFarHalf, HttpMailNearHalf, SequenceTable};
 use crate::learnt_ports::LearntPorts;
 use crate::near::MapiNearHalf;
 use crate::rop::tactics::{SessionPlace, SessionTable};
@@ -22,6 +23,7 @@ pub(crate) struct MapiState {
     settings: MapiSettings,
     learnt: SharedHandle<LearntPorts>,
     sessions: SharedHandle<SessionTable>,
+    sequences: SharedHandle<SequenceTable>,
 }
 
 impl MapiState {
@@ -31,6 +33,7 @@ impl MapiState {
             settings,
             learnt: SharedHandle::new(LearntPorts::default()),
             sessions: SharedHandle::new(SessionTable::default()),
+            sequences: SharedHandle::new(SequenceTable::default()),
         }
     }
 }
@@ -53,6 +56,19 @@ impl SharedState for MapiState {
             context.client.ip(),
             server.ip(),
         );
+        if self.settings.http_ports.contains(&server.port()) {
+            return match half {
+                WanEnd::Near => Box::new(HttpMailNearHalf::new()),
+                WanEnd::Far => {
+                    let sequences = self.sequences.clone();
+                    let half = HttpMailFarHalf::new(server.ip(), context.flow, place, sequences);
+                    match self.settings.is_on {
+                        true => Box::new(half),
+                        false => Box::new(half.switched_off()),
+                    }
+                }
+            };
+        }
         match half {
             WanEnd::Near => Box::new(MapiNearHalf::new(may_store)),
             WanEnd::Far if !self.settings.is_on => Box::new(MapiFarHalf::switched_off(place)),
@@ -72,6 +88,7 @@ impl SharedState for MapiState {
     }
 
     fn serves(&mut self, now: Time, server: SocketAddr) -> bool {
-        self.settings.is_on && self.learnt.with(|learnt| learnt.serve(now, server))
+        let is_fixed = self.settings.http_ports.contains(&server.port());
+        self.settings.is_on && (is_fixed || self.learnt.with(|learnt| learnt.serve(now, server)))
     }
 }

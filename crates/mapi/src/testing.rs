@@ -1,11 +1,13 @@
 //! For tests and fuzzing: PDUs as a client and a server write them, and readers of any bytes.
 
+pub use crate::http::testing::{http_halves, http_samples};
+
 use accelerate::credentials::DelegatedKeys;
 use accelerate::credentials::kerberos::{KerberosKey, MessageSecret};
 use bytes::Bytes;
 use zeroize::Zeroizing;
 
-use crate::emsmdb::EMSMDB;
+use crate::emsmdb::{ContextHandle, EMSMDB};
 use crate::epm::{EPT, mapped_ports};
 use crate::frames::HalfFrame;
 use crate::rpc::association::RpcAssociation;
@@ -274,6 +276,15 @@ pub fn conversation() -> Vec<(&'static str, Vec<u8>)> {
         context_id: 1,
         fragment_max: 5_840,
     };
+    let http_head = HalfFrame::HttpHead {
+        context: ContextHandle([7; 20]),
+        sequence: Bytes::from_static(b"1"),
+        template: Bytes::from_static(b"POST / HTTP/1.1\r\n\r\n"),
+    };
+    let http_answer = HalfFrame::HttpAnswer {
+        head: Bytes::from_static(b"HTTP/1.1 200 OK\r\n\r\n"),
+        meta: Bytes::from_static(b"DONE\r\n\r\n"),
+    };
     let interfaces = [(0, EPT), (1, EMSMDB)];
     let mut sealed = opened.to_bytes();
     let length = sealed.len() as u16;
@@ -295,6 +306,8 @@ pub fn conversation() -> Vec<(&'static str, Vec<u8>)> {
         ("frame-kerberos-keys", kerberos_keys.emit().to_vec()),
         ("frame-opened", announced.emit().to_vec()),
         ("frame-mailbox", mailbox.emit().to_vec()),
+        ("frame-http-head", http_head.emit().to_vec()),
+        ("frame-http-answer", http_answer.emit().to_vec()),
     ]
 }
 

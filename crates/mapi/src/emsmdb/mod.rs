@@ -4,7 +4,7 @@
 //!  NDR stub ──► RpcRequest / RpcResponse { envelope, buffers }      0xA5 and LZ77 are undone
 //!                                           └─► `rop` reads each buffer
 //! ```
-//! `rpc.rs` has the calls that carry ROPs, `connect.rs` those around a session, `extended.rs` the
+//! `rpc.rs` has the calls that carry ROPs, `execute.rs` that of MAPI over HTTP, `connect.rs` those around a session, `extended.rs` the
 //! header of Outlook 2003's buffers, `lz77.rs` their compression and `ndr.rs` the integers and
 //! arrays of a stub. A stub that is written again is valid, and identical where no buffer is
 //! compressed.
@@ -12,6 +12,7 @@
 //! It does not read ROPs, and keeps no state.
 
 pub mod connect;
+pub mod execute;
 mod extended;
 pub mod lz77;
 mod ndr;
@@ -50,6 +51,23 @@ pub mod opnum {
     /// EcDoAsyncWaitEx, the only method of the interface AsyncEMSMDB. It waits on the server for
     /// events, so it is never answered locally.
     pub const ASYNC_WAIT_EX: u16 = 0;
+    /// Execute of MAPI over HTTP, whose requests have names and no numbers: this one and the next are
+    /// numbers of the machines' own.
+    pub const HTTP_EXECUTE: u16 = 0x8001;
+    /// A request of HTTP outside all sessions.
+    pub const HTTP_PLAIN: u16 = 0x8002;
+
+    /// True for the calls that carry ROPs of a session.
+    #[must_use]
+    pub fn carries_rops(opnum: u16) -> bool {
+        matches!(opnum, RPC | RPC_EXT2 | HTTP_EXECUTE)
+    }
+
+    /// True for the calls whose stub begins with the handle of a session.
+    #[must_use]
+    pub fn has_context(opnum: u16) -> bool {
+        !matches!(opnum, CONNECT | CONNECT_EX | DUMMY | HTTP_PLAIN)
+    }
 }
 
 /// A stub or a buffer that does not have the form of its call.

@@ -10,6 +10,7 @@
 
 use bytes::{Bytes, BytesMut};
 
+use super::execute;
 use super::extended::{ExtendedFlags, PlainBuffer, read_chain, write_chain};
 use super::ndr::{NdrReader, NdrWriter};
 use super::{ContextHandle, EmsmdbError, obfuscate, opnum};
@@ -47,6 +48,17 @@ pub enum RequestEnvelope {
         /// The most auxiliary bytes that the client takes.
         auxiliary_max: u32,
     },
+    /// Execute of MAPI over HTTP.
+    Http {
+        /// [`NO_COMPRESSION`], [`NO_XOR_MAGIC`] and [`CHAIN`].
+        flags: u32,
+        /// The most bytes that the client takes.
+        out_max: u32,
+        /// The auxiliary buffer.
+        auxiliary: Bytes,
+        /// The client's X-RequestId. Empty in requests that a client has not made.
+        request_id: Bytes,
+    },
 }
 
 impl RequestEnvelope {
@@ -55,7 +67,7 @@ impl RequestEnvelope {
     pub fn out_max(&self) -> usize {
         match self {
             Self::Xp { out_max, .. } => usize::from(*out_max),
-            Self::Extended { out_max, .. } => *out_max as usize,
+            Self::Extended { out_max, .. } | Self::Http { out_max, .. } => *out_max as usize,
         }
     }
 
@@ -64,7 +76,7 @@ impl RequestEnvelope {
     pub fn takes_chain(&self) -> bool {
         match self {
             Self::Xp { .. } => false,
-            Self::Extended { flags, .. } => flags & CHAIN != 0,
+            Self::Extended { flags, .. } | Self::Http { flags, .. } => flags & CHAIN != 0,
         }
     }
 
@@ -74,6 +86,31 @@ impl RequestEnvelope {
         match self {
             Self::Xp { .. } => opnum::RPC,
             Self::Extended { .. } => opnum::RPC_EXT2,
+            Self::Http { .. } => opnum::HTTP_EXECUTE,
+        }
+    }
+
+    /// The flags of the call, if it has any.
+    pub fn flags_mut(&mut self) -> Option<&mut u32> {
+        match self {
+            Self::Xp { .. } => None,
+            Self::Extended { flags, .. } | Self::Http { flags, .. } => Some(flags),
+        }
+    }
+
+    /// Removes the data that belongs to one call of a client: its auxiliary buffer and its identity.
+    pub fn forget_call(&mut self) {
+        match self {
+            Self::Xp { .. } => {}
+            Self::Extended { auxiliary, .. } => *auxiliary = Bytes::new(),
+            Self::Http {
+                auxiliary,
+                request_id,
+                ..
+            } => {
+                *auxiliary = Bytes::new();
+                *request_id = Bytes::new();
+            }
         }
     }
 
@@ -89,10 +126,16 @@ impl RequestEnvelope {
                     out_max: most,
                     ..
                 },
+            )
+            | (
+                Self::Http { flags, out_max, .. },
+                Self::Http {
+                    flags: also,
+                    out_max: most,
+                    ..
+                },
             ) => flags == also && out_max == most,
-            (Self::Xp { .. }, Self::Extended { .. }) | (Self::Extended { .. }, Self::Xp { .. }) => {
-                false
-            }
+            (Self::Xp { .. } | Self::Extended { .. } | Self::Http { .. }, _) => false,
         }
     }
 
@@ -101,8 +144,12 @@ impl RequestEnvelope {
     pub fn answer_flags(&self) -> ExtendedFlags {
         match self {
             Self::Xp { .. } => ExtendedFlags(ExtendedFlags::XOR_MAGIC),
-            Self::Extended { flags, .. } if flags & NO_XOR_MAGIC != 0 => ExtendedFlags(0),
-            Self::Extended { .. } => ExtendedFlags(ExtendedFlags::XOR_MAGIC),
+            Self::Extended { flags, .. } | Self::Http { flags, .. }
+                if flags & NO_XOR_MAGIC != 0 =>
+            {
+                ExtendedFlags(0)
+            }
+            Self::Extended { .. } | Self::Http { .. } => ExtendedFlags(ExtendedFlags::XOR_MAGIC),
         }
     }
 }
@@ -119,11 +166,14 @@ pub struct RpcRequest {
 }
 
 impl RpcRequest {
-    /// Reads the stub of EcDoRpc or EcDoRpcExt2.
+    /// Reads the stub of EcDoRpc, EcDoRpcExt2 or Execute.
     ///
     /// # Errors
     /// [`EmsmdbError`] when it has another form.
     pub fn read(opnum: u16, stub: &Bytes) -> Result<Self, EmsmdbError> {
+        if opnum == opnum::HTTP_EXECUTE {
+            return execute::read_request(stub);
+        }
         let mut reader = NdrReader::new(stub);
         let context = reader.context()?;
         let (envelope, buffers) = match opnum {
@@ -197,6 +247,21 @@ impl RpcRequest {
                 writer.u32(*out_max).conformant(auxiliary);
                 writer.u32(auxiliary.len() as u32).u32(*auxiliary_max);
             }
+            RequestEnvelope::Http {
+                flags,
+                out_max,
+                auxiliary,
+                request_id,
+            } => {
+                return execute::write_request(
+                    self.context,
+                    request_id,
+                    *flags,
+                    *out_max,
+                    &self.buffers,
+                    auxiliary,
+                );
+            }
         }
         writer.finish()
     }
@@ -218,6 +283,13 @@ pub enum ResponseEnvelope {
         auxiliary: Bytes,
         /// The server's own time for it in milliseconds.
         milliseconds: u32,
+    },
+    /// Execute of MAPI over HTTP.
+    Http {
+        /// Always zero in this release of the protocol.
+        flags: u32,
+        /// The auxiliary buffer.
+        auxiliary: Bytes,
     },
 }
 
@@ -247,6 +319,10 @@ impl RpcResponse {
                 auxiliary: Bytes::new(),
                 milliseconds: 0,
             },
+            RequestEnvelope::Http { .. } => ResponseEnvelope::Http {
+                flags: 0,
+                auxiliary: Bytes::new(),
+            },
         };
         Self {
             context: request.context,
@@ -256,11 +332,14 @@ impl RpcResponse {
         }
     }
 
-    /// Reads the stub of an answer to EcDoRpc or EcDoRpcExt2.
+    /// Reads the stub of an answer to EcDoRpc, EcDoRpcExt2 or Execute.
     ///
     /// # Errors
     /// [`EmsmdbError`] when it has another form.
     pub fn read(opnum: u16, stub: &Bytes) -> Result<Self, EmsmdbError> {
+        if opnum == opnum::HTTP_EXECUTE {
+            return execute::read_response(stub);
+        }
         let mut reader = NdrReader::new(stub);
         let context = reader.context()?;
         let (envelope, buffers) = match opnum {
@@ -328,6 +407,9 @@ impl RpcResponse {
                 writer.u32(*flags).varying(length, &chain).u32(length);
                 writer.varying(auxiliary_length, auxiliary);
                 writer.u32(auxiliary_length).u32(*milliseconds);
+            }
+            ResponseEnvelope::Http { flags, auxiliary } => {
+                return execute::write_response(self, *flags, auxiliary);
             }
         }
         writer.u32(self.result);

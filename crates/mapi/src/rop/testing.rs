@@ -39,7 +39,7 @@ pub fn compression(bytes: &[u8]) {
 /// When it cannot.
 pub fn stubs(bytes: &[u8]) {
     let stub = Bytes::copy_from_slice(bytes);
-    for opnum in [opnum::RPC, opnum::RPC_EXT2] {
+    for opnum in [opnum::RPC, opnum::RPC_EXT2, opnum::HTTP_EXECUTE] {
         if let Ok(request) = RpcRequest::read(opnum, &stub) {
             let again = RpcRequest::read(opnum, &request.write()).expect("it was just written");
             assert_eq!(plain(&again.buffers), plain(&request.buffers));
@@ -122,9 +122,13 @@ impl FuzzedConnection {
             1 => self
                 .near
                 .call(Time::ZERO, u64::from(step), opnum::RPC_EXT2, piece),
-            2 => self
-                .near
-                .call(Time::ZERO, u64::from(step), u16::from(step / 8 % 16), piece),
+            2 => {
+                let opnum = match step / 8 % 16 {
+                    HTTP => opnum::HTTP_EXECUTE,
+                    other => u16::from(other),
+                };
+                self.near.call(Time::ZERO, u64::from(step), opnum, piece);
+            }
             3 | 4 if self.at_server > 0 => {
                 self.at_server -= 1;
                 self.far.answered(Time::ZERO, CallOutcome::Response(piece));
@@ -189,23 +193,31 @@ pub fn machines(bytes: &[u8]) {
     }
 }
 
+/// The number of a step that stands for Execute.
+const HTTP: u8 = 15;
+
 /// The first step of the second connection.
 const SECOND: u8 = 128;
 
 /// Good inputs for [`machines`]: a name, and the steps.
 #[must_use]
 pub fn machine_samples() -> Vec<(&'static str, Vec<u8>)> {
-    const NAMES: [[&str; 3]; 2] = [
+    const NAMES: [[&str; 3]; 3] = [
         ["xp", "xp-two-connections", "xp-all-frames"],
         [
             "extended",
             "extended-two-connections",
             "extended-all-frames",
         ],
+        ["http", "http-two-connections", "http-all-frames"],
     ];
     let mut found = Vec::new();
     for ([one, two, all], (opnum, request, response)) in NAMES.into_iter().zip(samples()) {
-        let call = u8::from(opnum == opnum::RPC_EXT2);
+        let call = match opnum {
+            opnum::RPC => 0,
+            opnum::RPC_EXT2 => 1,
+            _ => 2 + 8 * HTTP,
+        };
         let once = [steps(call, &request), steps(3, &response)].concat();
         found.push((one, once.repeat(2)));
         let second = [steps(SECOND | call, &request), steps(SECOND | 3, &response)].concat();
@@ -248,7 +260,7 @@ fn segment(step: u8, bytes: Bytes) -> FlowSegment {
     }
 }
 
-/// Requests and answers of a stream that is opened and read, for both generations: the number of
+/// Requests and answers of a stream that is opened and read, for each envelope: the number of
 /// the method and two stubs.
 #[must_use]
 pub fn samples() -> Vec<(u16, Bytes, Bytes)> {
@@ -262,6 +274,12 @@ pub fn samples() -> Vec<(u16, Bytes, Bytes)> {
             out_max: 0x1_8008,
             auxiliary: Bytes::new(),
             auxiliary_max: 0x1008,
+        },
+        RequestEnvelope::Http {
+            flags: CHAIN,
+            out_max: 0x1_8008,
+            auxiliary: Bytes::new(),
+            request_id: Bytes::from_static(b"{0}:1"),
         },
     ];
     let asked = RopBuffer {

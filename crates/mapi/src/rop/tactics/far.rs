@@ -35,7 +35,7 @@ use super::{
     CALL_FAILED, CONTEXTS_MAX, CallOutcome, HANDLES_MAX, LANE_FIRST, LANE_MAX, LANES_MAX,
     SCRIPT_HANDLE,
 };
-use crate::emsmdb::rpc::{CHAIN, NO_COMPRESSION, RequestEnvelope, RpcRequest, RpcResponse};
+use crate::emsmdb::rpc::{CHAIN, NO_COMPRESSION, RpcRequest, RpcResponse};
 use crate::emsmdb::{ContextHandle, ExtendedFlags, PlainBuffer, opnum, write_chain};
 use anticipation::{FarScript, ScriptStep};
 
@@ -95,16 +95,20 @@ struct FarWork {
 }
 
 impl FarWork {
+    /// True if it ends the session.
+    fn is_disconnect(&self) -> bool {
+        let disconnect = opnum::DISCONNECT;
+        matches!(&self.call, Some(WorkCall::Stub { opnum, .. }) if *opnum == disconnect)
+    }
+
     /// The session whose other work it follows.
     fn context(&self) -> Option<ContextHandle> {
         match &self.call {
-            Some(WorkCall::Stub { opnum, stub, .. }) => {
-                let has_context =
-                    !matches!(*opnum, opnum::CONNECT | opnum::CONNECT_EX | opnum::DUMMY);
-                has_context.then(|| ContextHandle::of_stub(stub)).flatten()
-            }
+            Some(WorkCall::Stub { opnum, stub, .. }) => opnum::has_context(*opnum)
+                .then(|| ContextHandle::of_stub(stub))
+                .flatten(),
             Some(WorkCall::Batch { request, .. }) => Some(request.context),
-            Some(WorkCall::Leave { context, .. }) => Some(*context),
+            Some(WorkCall::Leave { context, .. } | WorkCall::Rest { context }) => Some(*context),
             None => self.ends.first().map(|end| end.lane.context),
         }
     }
@@ -128,6 +132,10 @@ enum WorkCall {
         /// Events that the client has not got.
         events: Bytes,
     },
+    /// The near machine answers no more writes on the objects that it may write to so far.
+    Rest {
+        context: ContextHandle,
+    },
 }
 
 /// The call that is at the server.
@@ -135,6 +143,8 @@ enum WorkCall {
 enum CurrentCall {
     Stub {
         call: u32,
+        /// It is outside all sessions, and may last for minutes.
+        is_outside: bool,
     },
     Batch {
         call: u32,
@@ -380,6 +390,27 @@ impl TacticsFar {
         self.report();
     }
 
+    /// True if the call at the server is one that the client waits for.
+    #[must_use]
+    pub fn serves_client(&self) -> bool {
+        matches!(
+            self.current,
+            Some(
+                CurrentCall::Stub { .. }
+                    | CurrentCall::Batch {
+                        is_answered: false,
+                        ..
+                    }
+            )
+        )
+    }
+
+    /// True if something is ahead of the client that only this machine can undo.
+    #[must_use]
+    pub fn is_exposed(&self) -> bool {
+        !self.undos.is_empty() || self.contexts.values().any(FarContext::is_exposed)
+    }
+
     /// True if no call of the client waits and none is at the server.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -392,7 +423,7 @@ impl TacticsFar {
             return;
         }
         match self.current.take() {
-            Some(CurrentCall::Stub { call }) => {
+            Some(CurrentCall::Stub { call, .. }) => {
                 self.send(&HalfMessage::StubAnswer { call, outcome });
             }
             Some(CurrentCall::Batch {
@@ -435,7 +466,7 @@ impl TacticsFar {
             Some(WorkCall::Stub { stub, .. }) => stub.len(),
             Some(WorkCall::Batch { request, .. }) => length_of(&request.buffers),
             Some(WorkCall::Leave { events, .. }) => events.len(),
-            None => 0,
+            Some(WorkCall::Rest { .. }) | None => 0,
         });
         waiting.sum::<usize>() + self.reader.buffered()
     }
@@ -486,6 +517,10 @@ impl TacticsFar {
                 ends,
                 call: Some(WorkCall::Leave { context, events }),
             }),
+            HalfMessage::Rested { context, ends } => self.work.push_back(FarWork {
+                ends,
+                call: Some(WorkCall::Rest { context }),
+            }),
             HalfMessage::Delivered { lane, count } => self.delivered(lane, count),
             HalfMessage::Received { bytes } => self.pace.received(now, bytes),
             HalfMessage::StubAnswer { .. }
@@ -502,8 +537,38 @@ impl TacticsFar {
         }
     }
 
+    /// Lets sessions leave while a call outside all sessions is at the server, for which another
+    /// connection would have to wait. Their lanes have ended before that call.
+    fn begin_leaves(&mut self) {
+        if !matches!(
+            self.current,
+            Some(CurrentCall::Stub {
+                is_outside: true,
+                ..
+            })
+        ) {
+            return;
+        }
+        let mut blocked: BTreeSet<ContextHandle> =
+            self.undos.iter().map(|(context, _)| *context).collect();
+        let mut place = 0;
+        while let Some(work) = self.work.get(place) {
+            let context = work.context();
+            let is_free = context.is_some_and(|context| !blocked.contains(&context))
+                && work.ends.is_empty()
+                && matches!(work.call, Some(WorkCall::Leave { .. }));
+            if is_free && let Some(work) = self.work.remove(place) {
+                self.begin(work);
+                continue;
+            }
+            blocked.extend(context);
+            place += 1;
+        }
+    }
+
     /// Makes the next call at the server, if none is there.
     fn proceed(&mut self, now: Time) {
+        self.begin_leaves();
         while self.current.is_none() && !self.is_closed {
             if let Some((_, request)) = self.undos.pop_front() {
                 self.call_batch(&request);
@@ -542,7 +607,10 @@ impl TacticsFar {
             if waiting.contains(&context) {
                 continue;
             }
-            let is_call = !matches!(work.call, Some(WorkCall::Leave { .. }) | None);
+            let is_call = !matches!(
+                work.call,
+                Some(WorkCall::Leave { .. } | WorkCall::Rest { .. }) | None
+            );
             let session_use = match is_call {
                 true => self.place.begin(context),
                 false => SessionUse::Alone,
@@ -563,6 +631,8 @@ impl TacticsFar {
                 SessionUse::Wait => {
                     waiting.insert(context);
                 }
+                // A client ends such a session, and begins another one.
+                SessionUse::Lost if work.is_disconnect() => return Some(place),
                 SessionUse::Lost => {
                     self.close();
                     return None;
@@ -594,10 +664,16 @@ impl TacticsFar {
                 self.place
                     .left(context, failed, undelivered.freeze(), objects);
             }
+            Some(WorkCall::Rest { context }) => {
+                if let Some(session) = self.contexts.get_mut(&context) {
+                    session.writers.clear();
+                }
+            }
             Some(WorkCall::Stub { call, opnum, stub }) => {
-                let context = ContextHandle::of_stub(&stub);
+                let is_outside = opnum == opnum::HTTP_PLAIN;
+                let context = ContextHandle::of_stub(&stub).filter(|_| !is_outside);
                 if context.is_some_and(|context| !self.place.sources_elsewhere(context).is_empty())
-                    && matches!(opnum, opnum::RPC | opnum::RPC_EXT2)
+                    && opnum::carries_rops(opnum)
                 {
                     self.close();
                     return;
@@ -610,7 +686,7 @@ impl TacticsFar {
                             self.place.disconnected(context);
                         }
                         // It was not read, so it may do anything with any object.
-                        opnum::RPC | opnum::RPC_EXT2 => {
+                        carrier if opnum::carries_rops(carrier) => {
                             if !session.failed.is_empty() {
                                 self.close();
                                 return;
@@ -622,7 +698,7 @@ impl TacticsFar {
                     }
                 }
                 self.outputs.push_back(FarOutput::Call { opnum, stub });
-                self.current = Some(CurrentCall::Stub { call });
+                self.current = Some(CurrentCall::Stub { call, is_outside });
             }
             Some(WorkCall::Batch {
                 call,
@@ -1038,7 +1114,7 @@ impl TacticsFar {
             return false;
         };
         let mut template = lane.template.clone();
-        if let RequestEnvelope::Extended { flags, .. } = &mut template.envelope {
+        if let Some(flags) = template.envelope.flags_mut() {
             // The near machine's answer could become longer than the server's otherwise.
             *flags |= NO_COMPRESSION;
         }
@@ -1336,7 +1412,7 @@ impl FarLane {
             handles: vec![self.id.handle],
         };
         let mut undo = with_buffer(&self.template, &buffer);
-        if let RequestEnvelope::Extended { flags, .. } = &mut undo.envelope {
+        if let Some(flags) = undo.envelope.flags_mut() {
             *flags &= !CHAIN;
         }
         Some(undo)
@@ -1409,9 +1485,7 @@ fn with_buffer(request: &RpcRequest, buffer: &RopBuffer) -> RpcRequest {
         flags,
         bytes: buffer.write(),
     }];
-    if let RequestEnvelope::Extended { auxiliary, .. } = &mut other.envelope {
-        *auxiliary = Bytes::new();
-    }
+    other.envelope.forget_call();
     other
 }
 

@@ -152,9 +152,7 @@ impl CallShape {
         };
         let handles: Option<Vec<Option<u8>>> = call.asked.handles.iter().map(place).collect();
         let mut envelope = call.request.envelope.clone();
-        if let RequestEnvelope::Extended { auxiliary, .. } = &mut envelope {
-            *auxiliary = Bytes::new();
-        }
+        envelope.forget_call();
         Some(Self {
             envelope,
             flags: ExtendedFlags(only.flags.0 & !ExtendedFlags::COMPRESSED),

@@ -17,6 +17,7 @@ use super::super::buffer::{RopBuffer, SIZE_FIELD};
 use super::super::request::{RequestDetail, read_requests};
 use super::super::{id, request::RequestRop};
 use super::CallOutcome;
+use crate::emsmdb::execute::REQUEST_ID_MAX;
 use crate::emsmdb::rpc::{RequestEnvelope, ResponseEnvelope, RpcRequest, RpcResponse};
 use crate::emsmdb::{ContextHandle, ExtendedFlags, MAX_BUFFERS, PlainBuffer};
 
@@ -33,6 +34,7 @@ const DELIVERED: u8 = 34;
 const RECEIVED: u8 = 35;
 const DECLINED: u8 = 36;
 const LEFT: u8 = 37;
+const RESTED: u8 = 38;
 const STUB_ANSWER: u8 = 48;
 const FAULT: u8 = 49;
 const BATCH_ANSWER: u8 = 50;
@@ -112,6 +114,11 @@ pub(super) enum HalfMessage {
         context: ContextHandle,
         ends: Vec<LaneEnd>,
         events: Bytes,
+    },
+    /// Lanes end, and the near machine answers no more writes on the objects of a session.
+    Rested {
+        context: ContextHandle,
+        ends: Vec<LaneEnd>,
     },
     /// The answer to a call, as it is.
     StubAnswer { call: u32, outcome: CallOutcome },
@@ -231,6 +238,11 @@ impl BodyWriter {
                 self.bulk(events, &[]);
                 LEFT
             }
+            HalfMessage::Rested { context, ends } => {
+                self.fields.bytes(&context.0);
+                self.ends(ends);
+                RESTED
+            }
             HalfMessage::StubAnswer { call, outcome } => {
                 self.fields.u32(*call);
                 match outcome {
@@ -342,6 +354,15 @@ impl BodyWriter {
                 self.fields.u8(1).u32(*flags).u32(*out_max);
                 self.fields.prefixed(auxiliary).u32(*auxiliary_max);
             }
+            RequestEnvelope::Http {
+                flags,
+                out_max,
+                auxiliary,
+                request_id,
+            } => {
+                self.fields.u8(2).u32(*flags).u32(*out_max);
+                self.fields.prefixed(auxiliary).prefixed(request_id);
+            }
         }
         self.buffers(&request.buffers, request_payload);
     }
@@ -359,6 +380,9 @@ impl BodyWriter {
             } => {
                 self.fields.u8(1).u32(*flags).u32(*milliseconds);
                 self.fields.prefixed(auxiliary);
+            }
+            ResponseEnvelope::Http { flags, auxiliary } => {
+                self.fields.u8(2).u32(*flags).prefixed(auxiliary);
             }
         }
         self.buffers(&response.buffers, response_payload);
@@ -541,6 +565,10 @@ impl BodyReader<'_> {
                 ends: self.ends()?,
                 events: self.bulk()?,
             },
+            RESTED => HalfMessage::Rested {
+                context: self.context()?,
+                ends: self.ends()?,
+            },
             STUB_ANSWER => HalfMessage::StubAnswer {
                 call: self.fields.u32()?,
                 outcome: CallOutcome::Response(self.bulk()?),
@@ -644,10 +672,24 @@ impl BodyReader<'_> {
                     auxiliary: Bytes::copy_from_slice(self.fields.prefixed()?),
                     auxiliary_max: self.fields.u32()?,
                 },
+                2 => RequestEnvelope::Http {
+                    flags: self.fields.u32()?,
+                    out_max: self.fields.u32()?,
+                    auxiliary: Bytes::copy_from_slice(self.fields.prefixed()?),
+                    request_id: self.request_id()?,
+                },
                 _ => return Err(MessageError),
             },
             buffers: self.buffers()?,
         })
+    }
+
+    fn request_id(&mut self) -> Result<Bytes, MessageError> {
+        let request_id = self.fields.prefixed()?;
+        match request_id.len() <= REQUEST_ID_MAX {
+            true => Ok(Bytes::copy_from_slice(request_id)),
+            false => Err(MessageError),
+        }
     }
 
     fn response(&mut self) -> Result<RpcResponse, MessageError> {
@@ -665,6 +707,10 @@ impl BodyReader<'_> {
                     milliseconds,
                 }
             }
+            2 => ResponseEnvelope::Http {
+                flags: self.fields.u32()?,
+                auxiliary: Bytes::copy_from_slice(self.fields.prefixed()?),
+            },
             _ => return Err(MessageError),
         };
         Ok(RpcResponse {

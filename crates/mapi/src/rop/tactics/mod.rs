@@ -39,7 +39,7 @@ mod objects;
 pub mod samples;
 mod sessions;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use far::{FarOutput, TacticsFar};
 pub use near::{NearOutput, TacticsNear};

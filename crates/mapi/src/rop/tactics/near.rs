@@ -213,8 +213,7 @@ impl TacticsNear {
             return;
         }
         self.now = now;
-        let has_context = !matches!(opnum, opnum::CONNECT | opnum::CONNECT_EX | opnum::DUMMY);
-        let context = has_context
+        let context = opnum::has_context(opnum)
             .then(|| ContextHandle::of_stub(&stub))
             .flatten()
             .filter(|context| {
@@ -224,9 +223,9 @@ impl TacticsNear {
             self.forward_stub(call, None, opnum, stub, Vec::new());
             return;
         };
-        let batch = match opnum {
-            opnum::RPC | opnum::RPC_EXT2 => ReadBatch::read(opnum, &stub),
-            _ => None,
+        let batch = match opnum::carries_rops(opnum) {
+            true => ReadBatch::read(opnum, &stub),
+            false => None,
         };
         let session = self.contexts.entry(context).or_default();
         if session.queue.len() >= QUEUED_MAX {
@@ -407,9 +406,57 @@ impl TacticsNear {
             | HalfMessage::Delivered { .. }
             | HalfMessage::Received { .. }
             | HalfMessage::Left { .. }
+            | HalfMessage::Rested { .. }
             | HalfMessage::Declined { .. } => return Err(MessageError),
         }
         Ok(())
+    }
+
+    /// True if [`Self::rest`] would end something.
+    #[must_use]
+    pub fn is_ahead(&self) -> bool {
+        let mut sessions = self.contexts.values();
+        sessions.any(|session| {
+            let mut lanes = session.lanes.values();
+            !session.writers.is_empty() || lanes.any(|lane| lane.kind != LaneKind::Source)
+        })
+    }
+
+    /// True if the client has still to take answers of a transfer.
+    #[must_use]
+    pub fn has_transfers(&self) -> bool {
+        let mut sessions = self.contexts.values();
+        sessions.any(|session| {
+            let mut lanes = session.lanes.values();
+            lanes.any(|lane| lane.kind == LaneKind::Source)
+        })
+    }
+
+    /// Ends what is under way ahead of the client, because its calls pause here or may go on in
+    /// another connection. The client still takes the answers of transfers, which the server cannot
+    /// repeat.
+    pub fn rest(&mut self, now: Time) {
+        self.now = now;
+        if self.is_closed {
+            return;
+        }
+        let mut rested = Vec::new();
+        for (context, session) in &mut self.contexts {
+            let ended = session.end_lanes(|lane| match lane.kind {
+                LaneKind::Stream | LaneKind::Table | LaneKind::Script => LaneEffect::Rewind,
+                LaneKind::Source => LaneEffect::None,
+            });
+            let ends = ended.unwrap_or_default();
+            if !ends.is_empty() || !session.writers.is_empty() {
+                session.writers.clear();
+                session.stop_waiting_for_ended_lane();
+                rested.push((*context, ends));
+            }
+        }
+        for (context, ends) in rested {
+            self.send(&HalfMessage::Rested { context, ends });
+            self.proceed(context);
+        }
     }
 
     /// Ends the tactics on a session, except that the client still takes the answers of transfers.
@@ -644,7 +691,7 @@ impl TacticsNear {
         let Some(session) = self.contexts.get_mut(&context) else {
             return;
         };
-        let carries_rops = matches!(queued.opnum, opnum::RPC | opnum::RPC_EXT2);
+        let carries_rops = opnum::carries_rops(queued.opnum);
         let effects = match (&queued.batch, carries_rops) {
             (Some(batch), _) => session.end_lanes(|lane| effect(batch, lane)),
             (None, true) => session.end_lanes(|lane| match lane.kind {

@@ -25,7 +25,7 @@ use super::{
     with_buffer, without_events,
 };
 use crate::emsmdb::ContextHandle;
-use crate::emsmdb::rpc::{CHAIN, RequestEnvelope, RpcRequest, RpcResponse};
+use crate::emsmdb::rpc::{CHAIN, RpcRequest, RpcResponse};
 use crate::rop::buffer::{NO_HANDLE, RopBuffer};
 use crate::rop::id;
 use crate::rop::request::{RequestDetail, RequestRop};
@@ -433,7 +433,7 @@ impl TacticsFar {
             handles: handles.to_vec(),
         };
         let mut release = with_buffer(like, &buffer);
-        if let RequestEnvelope::Extended { flags, .. } = &mut release.envelope {
+        if let Some(flags) = release.envelope.flags_mut() {
             *flags &= !CHAIN;
         }
         self.undos.push_back((context, release));

@@ -3,7 +3,7 @@
 mod anticipation;
 mod drops;
 mod model;
-mod server;
+pub(crate) mod server;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -30,6 +30,8 @@ enum ClientGeneration {
     Xp,
     Single,
     Chained,
+    /// Outlook 2013, over HTTP.
+    Http,
 }
 
 impl ClientGeneration {
@@ -48,6 +50,12 @@ impl ClientGeneration {
                 },
                 auxiliary: Bytes::new(),
                 auxiliary_max: 0x1008,
+            },
+            Self::Http => RequestEnvelope::Http {
+                flags: CHAIN,
+                out_max: 0x1_8008,
+                auxiliary: Bytes::new(),
+                request_id: Bytes::from_static(b"{guid}:1"),
             },
         }
     }
@@ -247,6 +255,13 @@ impl TacticsWorld {
         self.now = until;
     }
 
+    /// The client pauses in a connection.
+    fn rest(&mut self, pair: usize) {
+        let near = &mut self.pairs[pair].near;
+        near.rest(self.now);
+        self.drain();
+    }
+
     /// Calls, and waits for the answer.
     fn call(&mut self, request: &RpcRequest) -> RpcResponse {
         self.call_on(self.current_pair, request)
@@ -325,36 +340,36 @@ fn send(
     direction.queue.push_back((leaves + delay, segment));
 }
 
-fn logon() -> Vec<u8> {
+pub(crate) fn logon() -> Vec<u8> {
     let mut rop = vec![id::LOGON, 0, 0];
     rop.extend([0; 9]);
     rop.extend([2, 0, b'/', 0]);
     rop
 }
 
-fn open_message(input: u8, output: u8, message: u32) -> Vec<u8> {
+pub(crate) fn open_message(input: u8, output: u8, message: u32) -> Vec<u8> {
     let mut rop = vec![id::OPEN_MESSAGE, 0, input, output];
     rop.extend([0; 11]);
     rop.extend(u64::from(message).to_le_bytes());
     rop
 }
 
-fn open_attachment(input: u8, output: u8, number: u32) -> Vec<u8> {
+pub(crate) fn open_attachment(input: u8, output: u8, number: u32) -> Vec<u8> {
     let mut rop = vec![id::OPEN_ATTACHMENT, 0, input, output, 0];
     rop.extend(number.to_le_bytes());
     rop
 }
 
-fn open_stream(input: u8, output: u8, mode: u8) -> Vec<u8> {
+pub(crate) fn open_stream(input: u8, output: u8, mode: u8) -> Vec<u8> {
     vec![id::OPEN_STREAM, 0, input, output, 2, 1, 1, 0x37, mode]
 }
 
-fn read_stream(input: u8, size: u16) -> Vec<u8> {
+pub(crate) fn read_stream(input: u8, size: u16) -> Vec<u8> {
     let [low, high] = size.to_le_bytes();
     vec![id::READ_STREAM, 0, input, low, high]
 }
 
-fn write_stream(input: u8, data: &[u8]) -> Vec<u8> {
+pub(crate) fn write_stream(input: u8, data: &[u8]) -> Vec<u8> {
     let mut rop = vec![id::WRITE_STREAM, 0, input];
     rop.extend((data.len() as u16).to_le_bytes());
     rop.extend(data);
@@ -367,7 +382,7 @@ fn seek_stream(input: u8, origin: u8, offset: i64) -> Vec<u8> {
     rop
 }
 
-fn create_message(input: u8, output: u8) -> Vec<u8> {
+pub(crate) fn create_message(input: u8, output: u8) -> Vec<u8> {
     let mut rop = vec![id::CREATE_MESSAGE, 0, input, output];
     rop.extend([0; 11]);
     rop
@@ -399,29 +414,29 @@ fn attachment_table(input: u8, output: u8) -> Vec<u8> {
     vec![id::GET_ATTACHMENT_TABLE, 0, input, output, 0]
 }
 
-fn copy_messages(input: u8, output: u8) -> Vec<u8> {
+pub(crate) fn copy_messages(input: u8, output: u8) -> Vec<u8> {
     vec![id::SOURCE_COPY_MESSAGES, 0, input, output, 0, 0, 0, 0]
 }
 
-fn get_buffer(input: u8, size: u16) -> Vec<u8> {
+pub(crate) fn get_buffer(input: u8, size: u16) -> Vec<u8> {
     let [low, high] = size.to_le_bytes();
     vec![id::SOURCE_GET_BUFFER, 0, input, low, high]
 }
 
-fn plain(id: u8, input: u8) -> Vec<u8> {
+pub(crate) fn plain(id: u8, input: u8) -> Vec<u8> {
     vec![id, 0, input]
 }
 
-fn save(id: u8, input: u8) -> Vec<u8> {
+pub(crate) fn save(id: u8, input: u8) -> Vec<u8> {
     vec![id, 0, input, input, 0]
 }
 
-fn noise(length: usize) -> Vec<u8> {
+pub(crate) fn noise(length: usize) -> Vec<u8> {
     let mut random = vocab::SeededRandom::from_seed(5);
     (0..length).map(|_| random.next_u64() as u8).collect()
 }
 
-fn server_with(length: usize) -> MailServer {
+pub(crate) fn server_with(length: usize) -> MailServer {
     let mut server = MailServer::new();
     server.contents.insert(1000, noise(length));
     server
@@ -437,7 +452,7 @@ fn open(world: &mut TacticsWorld, generation: ClientGeneration) -> [u32; 4] {
     [store, message, opened.handles[1], opened.handles[2]]
 }
 
-fn data_of(response: &RpcResponse) -> Vec<u8> {
+pub(crate) fn data_of(response: &RpcResponse) -> Vec<u8> {
     let mut data = Vec::new();
     for one in &response.buffers {
         let buffer = RopBuffer::read(&one.bytes).unwrap();
@@ -473,6 +488,7 @@ fn attachment_is_saved_at_link_rate() {
         (ClientGeneration::Xp, 0.9),
         (ClientGeneration::Single, 0.9),
         (ClientGeneration::Chained, 0.85),
+        (ClientGeneration::Http, 0.85),
     ] {
         let server = server_with(LENGTH);
         let mut world = TacticsWorld::new(server, Duration::from_millis(50), Some(OC1));
@@ -491,7 +507,11 @@ fn attachment_is_saved_at_link_rate() {
 fn message_is_sent_at_link_rate() {
     const LENGTH: usize = 10_000_000;
     let data = noise(LENGTH);
-    for generation in [ClientGeneration::Xp, ClientGeneration::Single] {
+    for generation in [
+        ClientGeneration::Xp,
+        ClientGeneration::Single,
+        ClientGeneration::Http,
+    ] {
         let server = MailServer::new();
         let mut world = TacticsWorld::new(server, Duration::from_millis(50), Some(OC1));
         let store = world.rops(generation, &[logon()], &[NO_HANDLE]).handles[0];
@@ -567,6 +587,7 @@ fn transfer_arrives_once_in_any_sizes() {
         ClientGeneration::Xp,
         ClientGeneration::Single,
         ClientGeneration::Chained,
+        ClientGeneration::Http,
     ] {
         let server = MailServer::new();
         let mut world = TacticsWorld::new(server, Duration::from_millis(50), None);
@@ -682,6 +703,7 @@ fn second_connection_reads_on_where_the_first_stopped() {
         ClientGeneration::Xp,
         ClientGeneration::Single,
         ClientGeneration::Chained,
+        ClientGeneration::Http,
     ] {
         const LENGTH: usize = 3_000_000;
         let mut world =

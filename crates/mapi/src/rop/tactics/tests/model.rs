@@ -303,9 +303,10 @@ fn run(seed: u64, conditions: ModelConditions) -> ModelCounts {
     let connections = conditions.connections;
     let mut counts = ModelCounts::default();
     let mut random = SeededRandom::from_seed(seed);
-    let generation = match random.next_u64() % 3 {
+    let generation = match random.next_u64() % 4 {
         0 => ClientGeneration::Xp,
         1 => ClientGeneration::Single,
+        2 => ClientGeneration::Http,
         _ => ClientGeneration::Chained,
     };
     let start = random.next_u64();
@@ -323,6 +324,9 @@ fn run(seed: u64, conditions: ModelConditions) -> ModelCounts {
         let opnum = request.envelope.opnum();
         let stub: Bytes = direct.call(opnum, &request.write());
         let expected = RpcResponse::read(opnum, &stub).unwrap();
+        if generation == ClientGeneration::Http && pause.is_multiple_of(8) {
+            world.rest(pair);
+        }
         world.wait(Duration::from_millis(pause));
         let asked = RopBuffer::read(&request.buffers[0].bytes).unwrap();
         let mut renamed = asked.clone();

@@ -13,9 +13,9 @@ use crate::emsmdb::{MAX_BUFFERS, PlainBuffer};
 /// The error of an object that does not exist or does not fit.
 const NULL_OBJECT: u32 = 0x0000_04b9;
 /// The error of a write that the server refuses.
-pub(super) const TOO_BIG: u32 = 0x8004_0305;
+pub(crate) const TOO_BIG: u32 = 0x8004_0305;
 /// The bytes of an event: RopNotify, a handle, a logon, and its number.
-pub(super) const EVENT: usize = 10;
+pub(crate) const EVENT: usize = 10;
 const EVENT_HEAD: [u8; 6] = [id::NOTIFY, 0xee, 0xee, 0xee, 0xee, 0];
 /// The most bytes of data in one ROP buffer.
 const CHUNK: usize = 32_000;
@@ -46,26 +46,26 @@ enum MailObject {
 }
 
 /// See the module documentation.
-pub(super) struct MailServer {
+pub(crate) struct MailServer {
     objects: BTreeMap<u32, MailObject>,
     next_message: u32,
     /// The contents of properties, by message or attachment.
-    pub(super) contents: BTreeMap<u32, Vec<u8>>,
-    pub(super) rows: usize,
-    pub(super) transfer: Vec<u8>,
-    pub(super) calls: u32,
+    pub(crate) contents: BTreeMap<u32, Vec<u8>>,
+    pub(crate) rows: usize,
+    pub(crate) transfer: Vec<u8>,
+    pub(crate) calls: u32,
     /// A call of so many has an event behind its answer.
-    pub(super) event_every: u32,
+    pub(crate) event_every: u32,
     events: u32,
     /// The most bytes of a stream.
-    pub(super) stream_max: usize,
-    pub(super) saved: u32,
+    pub(crate) stream_max: usize,
+    pub(crate) saved: u32,
     /// The contents of the attachment of messages that were saved.
-    pub(super) kept: BTreeMap<u32, Vec<u8>>,
+    pub(crate) kept: BTreeMap<u32, Vec<u8>>,
 }
 
 impl MailServer {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             objects: BTreeMap::new(),
             next_message: 100,
@@ -82,12 +82,12 @@ impl MailServer {
     }
 
     /// The number of objects that clients have open.
-    pub(super) fn open_objects(&self) -> usize {
+    pub(crate) fn open_objects(&self) -> usize {
         self.objects.len()
     }
 
     /// Answers a call.
-    pub(super) fn call(&mut self, opnum: u16, stub: &Bytes) -> Bytes {
+    pub(crate) fn call(&mut self, opnum: u16, stub: &Bytes) -> Bytes {
         self.calls += 1;
         let request = RpcRequest::read(opnum, stub).unwrap();
         let asked = RopBuffer::read(&request.buffers[0].bytes).unwrap();
@@ -406,7 +406,7 @@ impl MailServer {
 }
 
 /// Takes the events behind a list of responses, and returns their numbers.
-pub(super) fn strip_events(rops: &mut Bytes) -> Vec<u32> {
+pub(crate) fn strip_events(rops: &mut Bytes) -> Vec<u32> {
     let mut events = Vec::new();
     while let Some(at) = rops.len().checked_sub(EVENT)
         && rops[at..at + 6] == EVENT_HEAD
