@@ -19,6 +19,7 @@ import sys
 import time
 
 import answers
+import http_client
 import properties as p
 import random_calls
 import rpc_client
@@ -467,7 +468,7 @@ def seeds(text):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description="Outlook's calls to a mailbox.")
-    parser.add_argument("client", choices=("outlook-xp", "outlook-2003", "random"))
+    parser.add_argument("client", choices=("outlook-xp", "outlook-2003", "outlook-2013", "random"))
     parser.add_argument("action", nargs="?", choices=sorted(ACTIONS))
     parser.add_argument("--server", required=True)
     parser.add_argument("--account", help="a JSON file; not needed without protection")
@@ -477,6 +478,7 @@ def parse(arguments):
     parser.add_argument("--upload", choices=("write", "packed", "transfer"), default="write")
     parser.add_argument("--endpoint-mapper-port", type=int, default=135)
     parser.add_argument("--mailbox-port", type=int, default=0, help="instead of the endpoint mapper's")
+    parser.add_argument("--http-port", type=int, help="the port of MAPI over HTTP, for outlook-2013")
     parser.add_argument("--directory-port", type=int, default=0, help="instead of the endpoint mapper's")
     parser.add_argument("--skip-directory", action="store_true", help="does not ask RFR and NSPI")
     parser.add_argument("--notifications", action="store_true", help="EcDoAsyncConnectEx as well")
@@ -490,13 +492,18 @@ def parse(arguments):
     parser.add_argument("--limit-seconds", type=float, help="ends a transfer after so long, and 20 calls")
     parser.add_argument("--stock-rpc", action="store_true", help="impacket's own sending and receiving")
     parser.add_argument("--calls", type=int, default=60, help="calls of a random client")
-    parser.add_argument("--client", dest="as_client", choices=("outlook-xp", "outlook-2003"), default="outlook-2003")
+    parser.add_argument("--client", dest="as_client", choices=("outlook-xp", "outlook-2003", "outlook-2013"), default="outlook-2003")
     parser.add_argument("--place", type=int, default=0, help="the folder of a random client: 0, 1, ...")
     parser.add_argument("--seeds", type=seeds, help="FIRST-LAST: a random client for each of them, one by one")
     parser.add_argument("--transcript", help="a file that gets every answer's hash")
     options = parser.parse_args(arguments)
     if options.client != "random" and options.action is None:
         parser.error("an action is needed")
+    if "outlook-2013" in (options.client, options.as_client):
+        if not options.http_port:
+            parser.error("outlook-2013 needs --http-port")
+        if options.protection != "none":
+            parser.error("outlook-2013 has no --protection")
     if options.protection != "none" and not options.account:
         parser.error("--protection needs --account")
     if options.folder is None:
@@ -512,7 +519,9 @@ def run(options):
             account = json.load(file)
     dialer = rpc_client.Dialer(options.server, account, options.protection, options.stock_rpc)
     client = options.as_client if options.client == "random" else options.client
-    session = sessions.MailSession(dialer, client, options)
+    by_http = client == "outlook-2013"
+    session_class = http_client.HttpMailSession if by_http else sessions.MailSession
+    session = session_class(dialer, client, options)
     outlook = Outlook(session, options)
     if dialer.is_kerberos:
         # A user of Windows has tickets since the log-on.

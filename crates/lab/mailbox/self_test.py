@@ -24,6 +24,7 @@ import buffers
 import clients
 import directory
 import emsmdb
+import http_client
 import lz77
 import rpc_client
 import rops
@@ -477,6 +478,69 @@ def notifications_end_a_long_poll(bench):
     mail.log_off()
 
 
+def http_client_sees_the_same(bench):
+    """MAPI over HTTP gives what EcDoRpcExt2 gives."""
+    port = ("--http-port", bench.need_server()["http"])
+    digests = {}
+    for action in ("log-on", "list", "open", "save-attachment", "synchronise"):
+        verify(f"outlook-2003 {action}", action, bench.client("outlook-2003", action), digests)
+        for optimisation in ("on", "off"):
+            result = bench.client("outlook-2013", action, *port, "--exchange-optimisation", optimisation)
+            verify(f"outlook-2013 {action} {optimisation}", action, result, digests)
+    for number, upload in enumerate(("write", "packed", "transfer")):
+        result = bench.client(
+            "outlook-2013", "send-attachment", *port, "--bytes", 300_000, "--seed", 70 + number, "--upload", upload
+        )
+        digest = hashlib.sha256(store.generated(70 + number, 300_000)).hexdigest()
+        check(result["sha256"] == digest and bench.saved(digest), f"{upload} does not arrive")
+
+
+def http_session(bench, *arguments):
+    """A session of MAPI over HTTP that has logged on."""
+    options = clients.parse([
+        "outlook-2013", "log-on", "--server", bench.address, "--http-port", str(bench.need_server()["http"]), *arguments,
+    ])
+    mail = http_client.HttpMailSession(rpc_client.Dialer(bench.address, {}, "none"), "outlook-2013", options)
+    outlook = clients.Outlook(mail, options)
+    outlook.log_on()
+    return mail, outlook
+
+
+def http_requests_out_of_order_are_refused(bench):
+    """An old sequence cookie, an X-RequestId that came before, and the cookie of no session."""
+    mail, outlook = http_session(bench)
+    state = [clients.request(0x7B, "B", 0)]
+    for change, code in (
+        (lambda: mail.jar.update(MapiSequence="1"), "15"),
+        (lambda: mail.identity.__setitem__(1, 0), "4"),
+        (lambda: mail.jar.update(MapiContext="0"), "10"),
+    ):
+        jar, identity = dict(mail.jar), list(mail.identity)
+        change()
+        try:
+            outlook.execute("RopGetStoreState", state, [outlook.logon_handle])
+            raise AssertionError(f"X-ResponseCode {code} did not come")
+        except http_client.HttpError as error:
+            check(str(error).endswith(f"X-ResponseCode {code}"), f"{error} instead of {code}")
+        mail.jar.update(jar)
+        mail.identity[1] = max(identity[1], mail.identity[1])
+        outlook.execute("RopGetStoreState", state, [outlook.logon_handle])
+    mail.log_off()
+
+
+def http_notifications_end_a_long_poll(bench):
+    """NotificationWait in a connection of its own."""
+    mail, outlook = http_session(bench, "--notifications")
+    sender = bench.start_client("outlook-xp", "send-attachment", "--bytes", 1000, "--skip-directory")
+    pending = mail.wait()
+    bench.result(sender)
+    check(pending == 1, f"EventPending {pending}")
+    outlook.execute("RopGetStoreState", [clients.request(0x7B, "B", 0)], [outlook.logon_handle])
+    check(len(mail.notifications) >= 1, "no notification came")
+    mail.waiting.close()
+    mail.log_off()
+
+
 def unknown_and_refused_rops(bench):
     """A known ROP that the server does not have is refused and the buffer goes on; an unknown one is a format error."""
     ports = bench.need_server()
@@ -678,6 +742,7 @@ TESTS = [
     impacket_reads_the_directory, stock_impacket_agrees_with_the_fast_client,
     wrong_passwords_and_missing_signatures_are_refused, random_calls_are_the_same_from_a_fresh_server,
     notifications_end_a_long_poll, damaged_calls_do_not_end_the_server, sessions_end_with_their_connection,
+    http_client_sees_the_same, http_requests_out_of_order_are_refused, http_notifications_end_a_long_poll,
     limits_of_time_end_transfers, tshark_accepts_the_traffic,
 ]
 ON_REQUEST = [rates]

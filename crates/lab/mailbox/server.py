@@ -21,6 +21,7 @@ import threading
 
 import directory
 import emsmdb
+import http_server
 import rpc_server
 import security
 import store
@@ -46,6 +47,7 @@ def parse(arguments):
     parser.add_argument("--endpoint-mapper-port", type=int, default=135, help="0 takes any")
     parser.add_argument("--mailbox-port", type=int, default=0, help="EMSMDB's port; 0 takes any")
     parser.add_argument("--directory-port", type=int, default=0, help="RFR's and NSPI's port; 0 takes any")
+    parser.add_argument("--http-port", type=int, default=0, help="the port of MAPI over HTTP; 0 takes any")
     parser.add_argument("--accounts", help="a JSON list of users; without it nobody has to log in")
     parser.add_argument("--require-authentication", action="store_true", help="refuses sessions of nobody")
     parser.add_argument("--keytab", help="the service's keys, for Kerberos")
@@ -90,6 +92,9 @@ def main():
         ports[name] = sock.getsockname()[1]
         mapper.ports.update({interface: ports[name] for interface in offered})
         rpc_server.serve(sock, offered, credentials, log)
+    sock = rpc_server.listen(options.listen, options.http_port)
+    ports["http"] = sock.getsockname()[1]
+    http_server.serve(sock, http_server.HttpService(service))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print(json.dumps({"ready": True, "ports": ports}), flush=True)
     if not options.ignore_input:

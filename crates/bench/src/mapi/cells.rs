@@ -31,6 +31,8 @@ pub enum MailClient {
     OutlookXp,
     /// EcDoRpcExt2.
     Outlook2003,
+    /// MAPI over HTTP. The bench has no cells with it.
+    Outlook2013,
 }
 
 /// An action of a client.
@@ -88,7 +90,7 @@ pub(super) const DELAYS_MS: [u32; 4] = [0, 30, 100, 250];
 const DEFAULT_DELAY_MS: u32 = 100;
 
 impl MailClient {
-    /// All clients.
+    /// The clients of the bench's cells.
     pub const ALL: [Self; 2] = [Self::OutlookXp, Self::Outlook2003];
 
     /// Name in results, and the program's word.
@@ -97,6 +99,7 @@ impl MailClient {
         match self {
             Self::OutlookXp => "outlook-xp",
             Self::Outlook2003 => "outlook-2003",
+            Self::Outlook2013 => "outlook-2013",
         }
     }
 
@@ -104,7 +107,7 @@ impl MailClient {
     pub(super) const fn other(self) -> Self {
         match self {
             Self::OutlookXp => Self::Outlook2003,
-            Self::Outlook2003 => Self::OutlookXp,
+            Self::Outlook2003 | Self::Outlook2013 => Self::OutlookXp,
         }
     }
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::cells::{MailAction, MailClient, MailProtection};
 use crate::realm::REALM;
 use host::{command, kernel, wait};
-use lab::mailbox::{ACCOUNT, MailAccount, MailboxPrograms};
+use lab::mailbox::{ACCOUNT, HTTP_PORT, MailAccount, MailboxPrograms};
 use lab::topology::{LabSite, LabTopology};
 
 /// Subject of the message whose attachment is measured.
@@ -162,6 +162,9 @@ impl MailClientPlace<'_> {
             .stderr(fs::File::create(&log)?);
         if order.protection != MailProtection::None {
             command.arg("--account").arg(&account);
+        }
+        if order.client == MailClient::Outlook2013 {
+            command.args(["--http-port", &HTTP_PORT.to_string()]);
         }
         if order.is_expired {
             command.args(["--ticket-age", &EXPIRY_SECONDS.to_string()]);

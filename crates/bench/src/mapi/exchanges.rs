@@ -52,7 +52,23 @@ pub fn exchange(
     lane.start_nodes(MailMode::Application)?;
     lane.start_server()?;
     let protections = [MailProtection::None, MailProtection::NtlmPrivacy];
-    carry_out(&mut lane, &protections, actions)
+    carry_out(&mut lane, &MailClient::ALL, &protections, actions)
+}
+
+/// Runs actions of a client that uses MAPI over HTTP.
+///
+/// # Errors
+/// Fails when the lab does not come up, or the client fails.
+pub fn exchange_by_http(
+    environment: &ProgramEnvironment,
+    python: &Path,
+    actions: &[MailAction],
+) -> Result<Vec<MapiCellResult>> {
+    let mut lane = lane(environment, python)?;
+    lane.start_nodes(MailMode::Application)?;
+    lane.start_server()?;
+    let clients = [MailClient::Outlook2013];
+    carry_out(&mut lane, &clients, &[MailProtection::None], actions)
 }
 
 /// Runs actions of both clients with Kerberos, and log-ons that fail.
@@ -78,7 +94,7 @@ pub fn exchange_by_kerberos(
     let without_keytab = lane.measure(&without, None)?;
     lane.start_nodes(MailMode::Application)?;
     let protections = [MailProtection::KerberosPrivacy];
-    let with_keytab = carry_out(&mut lane, &protections, actions)?;
+    let with_keytab = carry_out(&mut lane, &MailClient::ALL, &protections, actions)?;
     Ok(KerberosResults {
         with_keytab,
         without_keytab,
@@ -109,14 +125,15 @@ const fn cell(client: MailClient, action: MailAction, protection: MailProtection
 
 fn carry_out(
     lane: &mut MapiLane,
+    clients: &[MailClient],
     protections: &[MailProtection],
     actions: &[MailAction],
 ) -> Result<Vec<MapiCellResult>> {
     let mut results = Vec::new();
-    for client in MailClient::ALL {
+    for client in clients {
         for protection in protections {
             for action in actions {
-                results.push(lane.measure(&cell(client, *action, *protection), None)?);
+                results.push(lane.measure(&cell(*client, *action, *protection), None)?);
             }
         }
     }

@@ -7,7 +7,8 @@
 //! ```
 //! [`MapiCell`] says what is measured, `schedule` in which order and what beside what, `stand` is one
 //! lane's place with its mail server, `clients` runs the client programs. [`exchange`] and
-//! [`exchange_by_kerberos`] try every client and protection without timing it.
+//! [`exchange_by_kerberos`] try every client and protection without timing it, and [`exchange_by_http`]
+//! a client of MAPI over HTTP.
 //!
 //! Server and clients are Python programs, so the rate of both alone is measured first.
 
@@ -18,6 +19,8 @@ mod schedule;
 mod stand;
 
 pub use cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
-pub use exchanges::{KerberosResults, exchange, exchange_by_kerberos, interrupted_sends};
+pub use exchanges::{
+    KerberosResults, exchange, exchange_by_http, exchange_by_kerberos, interrupted_sends,
+};
 pub use schedule::{MapiReport, measure};
 pub use stand::{InterruptedSend, MapiCellResult};

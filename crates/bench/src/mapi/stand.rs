@@ -26,7 +26,7 @@ use crate::site::{BenchSite, write_random};
 use host::kernel::ProcessSignal;
 use host::machine::ProcessorTime;
 use host::{ProgramEnvironment, command, kernel, wait};
-use lab::mailbox::{ACCOUNT, MailServer, MailboxDescription, MailboxPrograms};
+use lab::mailbox::{ACCOUNT, HTTP_PORT, MailServer, MailboxDescription, MailboxPrograms};
 use lab::topology::{LabSite, TUN_NEAR};
 
 /// Duration of an attachment on its link, in seconds.
@@ -252,6 +252,7 @@ impl MapiLane {
                 "[mapi]".to_owned(),
                 "mode = \"on\"".to_owned(),
                 "store_decrypted = true".to_owned(),
+                format!("http_ports = [{HTTP_PORT}]"),
             ];
         }
         self.site.start_nodes(credentials, accelerators)
@@ -311,7 +312,7 @@ impl MapiLane {
         let cpu_busy_percent = ProcessorTime::now()?.busy_since(before) * 100.0;
         self.check()?;
         let accelerate = match cell.mode.has_nodes() {
-            true => Some(self.why()?),
+            true => Some(self.why(cell.client)?),
             false => None,
         };
         let identical = self.is_identical(&order, &outcome)?;
@@ -451,12 +452,16 @@ impl MapiLane {
         })
     }
 
-    /// Accelerate stage of the near node for the newest flow to the mailbox.
+    /// Accelerate stage of the near node for the newest flow of a client to its mailbox.
     ///
     /// # Errors
     /// Fails when the node does not answer or has seen no such flow.
-    pub(super) fn why(&self) -> Result<AccelerationReason> {
-        reasons::newest_why(&self.site.nodes, self.server()?.mailbox_port()?)
+    pub(super) fn why(&self, client: MailClient) -> Result<AccelerationReason> {
+        let port = match client {
+            MailClient::OutlookXp | MailClient::Outlook2003 => self.server()?.mailbox_port()?,
+            MailClient::Outlook2013 => HTTP_PORT,
+        };
+        reasons::newest_why(&self.site.nodes, port)
     }
 
     /// Starts the mail server anew.

@@ -14,15 +14,23 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-pub use server::{ACCOUNT, MailAccount, MailServer, MailboxDescription};
+pub use server::{ACCOUNT, HTTP_PORT, MailAccount, MailServer, MailboxDescription};
 
 /// The programs and their modules, by file name.
-const FILES: [(&str, &str); 18] = [
+const FILES: [(&str, &str); 20] = [
     ("answers.py", include_str!("../../mailbox/answers.py")),
     ("buffers.py", include_str!("../../mailbox/buffers.py")),
     ("clients.py", include_str!("../../mailbox/clients.py")),
     ("directory.py", include_str!("../../mailbox/directory.py")),
     ("emsmdb.py", include_str!("../../mailbox/emsmdb.py")),
+    (
+        "http_client.py",
+        include_str!("../../mailbox/http_client.py"),
+    ),
+    (
+        "http_server.py",
+        include_str!("../../mailbox/http_server.py"),
+    ),
     ("lz77.py", include_str!("../../mailbox/lz77.py")),
     ("ndr.py", include_str!("../../mailbox/ndr.py")),
     ("properties.py", include_str!("../../mailbox/properties.py")),

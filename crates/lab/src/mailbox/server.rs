@@ -25,6 +25,10 @@ pub const ACCOUNT: MailAccount = MailAccount {
     password: "correct-horse-3",
 };
 
+/// The server's port of MAPI over HTTP. No endpoint mapper names it, so nodes and clients have to know
+/// it before the server starts.
+pub const HTTP_PORT: u16 = 6080;
+
 /// Time limit for the server to be ready, with a mailbox of some hundred megabytes.
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// Time limit for the server to hash what was sent.
@@ -123,6 +127,8 @@ impl MailServer {
             mailbox.display().to_string(),
             "--journal".to_owned(),
             journal.display().to_string(),
+            "--http-port".to_owned(),
+            HTTP_PORT.to_string(),
             "--ignore-input".to_owned(),
         ];
         if let Some(keytab) = keytab {

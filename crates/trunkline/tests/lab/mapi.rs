@@ -54,6 +54,29 @@ fn mail_clients_are_accelerated_with_and_without_protection() {
 }
 
 #[test]
+fn mail_client_over_http_is_accelerated() {
+    let Some(_turn) = shared_turn("mail client over HTTP", &[]) else {
+        return;
+    };
+    let Some(python) = required_python() else {
+        return;
+    };
+    let results = mapi::exchange_by_http(&environment(), &python, &MailAction::ALL);
+    let results = results.expect("the client carries out its actions");
+    assert_eq!(results.len(), MailAction::ALL.len());
+    all_are_accelerated(&results);
+    for result in results.iter().filter(|of| of.cell.action.is_bulk()) {
+        let why = result.accelerate.as_ref().expect("nodes ran");
+        // All calls of a transfer but some at its begin and its end are answered beside the client.
+        assert!(
+            why.answered + 8 >= result.calls,
+            "{why:?} of {}",
+            result.calls
+        );
+    }
+}
+
+#[test]
 #[ignore = "takes two minutes"]
 fn saved_messages_outlive_a_killed_node() {
     let Some(_turn) = shared_turn("mail through killed nodes", &[]) else {
