@@ -105,6 +105,11 @@ pub const ENTRIES: &[FuzzEntry] = &[
         seeds: mapi_wire::dce_rpc_seeds,
     },
     FuzzEntry {
+        name: "mapi_http_halves",
+        run: mapi_wire::http_halves,
+        seeds: mapi_wire::http_halves_seeds,
+    },
+    FuzzEntry {
         name: "accelerate_kerberos_tokens",
         run: accelerator::kerberos_tokens,
         seeds: accelerator::kerberos_tokens_seeds,

@@ -30,9 +30,10 @@ pub(crate) fn stubs(bytes: &[u8]) {
 
 /// Good inputs for [`stubs`].
 pub(crate) fn stubs_seeds() -> Vec<CorpusSeed> {
-    const NAMES: [[&str; 2]; 2] = [
+    const NAMES: [[&str; 2]; 3] = [
         ["xp-request", "xp-response"],
         ["extended-request", "extended-response"],
+        ["http-request", "http-response"],
     ];
     let samples = NAMES.into_iter().zip(testing::samples());
     samples

@@ -1,4 +1,5 @@
-//! Entries of `mapi`: the PDUs of DCE/RPC, and the frames of the accelerator's halves.
+//! Entries of `mapi`: the PDUs of DCE/RPC, the frames of the accelerator's halves, and the halves of
+//! MAPI over HTTP.
 
 use crate::seed::{CorpusSeed, seed};
 
@@ -13,4 +14,15 @@ pub(crate) fn dce_rpc_seeds() -> Vec<CorpusSeed> {
     conversation
         .map(|(name, bytes)| seed(name, bytes))
         .collect()
+}
+
+/// Bytes as what reaches the halves of MAPI over HTTP.
+pub(crate) fn http_halves(bytes: &[u8]) {
+    mapi::testing::http_halves(bytes);
+}
+
+/// Good inputs for [`http_halves`].
+pub(crate) fn http_halves_seeds() -> Vec<CorpusSeed> {
+    let samples = mapi::testing::http_samples().into_iter();
+    samples.map(|(name, steps)| seed(name, steps)).collect()
 }

@@ -49,6 +49,7 @@ replays! {
     mapi_rops,
     mapi_machines,
     mapi_dce_rpc,
+    mapi_http_halves,
     accelerate_kerberos_tokens,
     accelerate_smb_structures,
     accelerate_smb1_structures,
