@@ -525,7 +525,8 @@ impl SmbLane {
         Ok(())
     }
 
-    /// Carries out a pattern of `smb_patterns.py` on a path of the share of office programs.
+    /// Carries out a pattern of `smb_patterns.py` on paths of the share of office programs, one after the
+    /// other.
     ///
     /// # Errors
     /// As [`Self::measure`].
@@ -533,13 +534,16 @@ impl SmbLane {
         &mut self,
         pattern: &str,
         protection: &str,
-        path: &str,
+        paths: &[String],
     ) -> Result<ClientOutcome> {
         let place = self.place(LabSite::Near);
-        let mut order = place.order("pattern", protection, &path.replace('/', "\\"));
+        let mut order = place.order("pattern", protection, "");
         order["share"] = json!(OFFICE_SHARE);
         order["pattern"] = json!(pattern);
-        order["truth"] = json!(self.office_files().join(path));
+        let paths = paths
+            .iter()
+            .map(|path| (path.replace('/', "\\"), self.office_files().join(path)));
+        order["paths"] = json!(paths.collect::<Vec<_>>());
         let (outcome, ()) = self.clients()?.run(&place, &order, |_| Ok(()))?;
         self.check()?;
         Ok(outcome)

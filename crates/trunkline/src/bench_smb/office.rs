@@ -88,7 +88,7 @@ fn table(report: &OfficeReport) -> String {
         let trips = |mode| {
             let cell = OfficeCell { mode, ..row };
             let found = report.cells.iter().find(|other| other.cell == cell);
-            found.map(|result: &OfficeCellResult| result.round_trips)
+            found.map(|result: &OfficeCellResult| result.round_trips_per_action)
         };
         let (direct, through) = (
             trips(AccelerationMode::Baseline),
@@ -102,7 +102,7 @@ fn table(report: &OfficeReport) -> String {
             "{:<18}{:<11}{:>9}{:>9}{:>9}{:>12}",
             row.pattern.name(),
             row.protection.signing(),
-            result.requests,
+            result.requests_per_action,
             figure(direct),
             figure(through),
             figure(

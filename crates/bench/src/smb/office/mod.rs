@@ -3,8 +3,8 @@
 //! ```text
 //!  smb_patterns.py ── client ── near ══ 20 Mbit/s, 100 ms RTT ══ far ── server (smbd)
 //! ```
-//! Each [`OfficeCell`] is one action of a user's in a session of its own, by SMB 3.1.1, on fresh files and with
-//! empty dictionaries. The share grants leases and durable handles, and has named streams. What was read and
+//! Each [`OfficeCell`] repeats one action of a user's in a session of its own, by SMB 3.1.1, each time on other
+//! files, which are new, and with empty dictionaries. The share grants leases and durable handles, and has named streams. What was read and
 //! written is compared with the server's own files. Round trips are the time divided by the RTT: they contain
 //! the time that data need on the link.
 
@@ -41,13 +41,11 @@ const QUEUE: &str = "250000B";
 /// Bytes that make the path known in each direction: 3 s at the link's rate.
 const WARM_UP_BYTES: u64 = 7 << 20;
 
-/// The document, and its size.
-const DOCUMENT: &str = "documents/report.docx";
-/// See above.
+/// Number of times that an action is repeated: what a node learns of the first one helps the others.
+const ACTIONS: usize = 5;
+/// Size of a document.
 const DOCUMENT_BYTES: usize = 200_000;
-/// The folder of pictures, their number, and the size of each.
-const PICTURES: &str = "pictures";
-/// See above.
+/// Number of pictures in a folder, and the size of each.
 const PICTURE_COUNT: usize = 8;
 /// See above.
 const PICTURE_BYTES: usize = 150_000;
@@ -60,12 +58,14 @@ pub struct OfficeCellResult {
     /// The cell.
     #[serde(flatten)]
     pub cell: OfficeCell,
-    /// Time of the action.
+    /// Time of all actions.
     pub seconds: f64,
-    /// Number of times that the client waited for answers.
-    pub requests: u64,
-    /// Time by the RTT.
-    pub round_trips: f64,
+    /// Number of actions.
+    pub actions: usize,
+    /// Number of times that the client waited for answers in one action.
+    pub requests_per_action: f64,
+    /// Time of one action by the RTT.
+    pub round_trips_per_action: f64,
     /// True if both ends have the same bytes or names.
     pub identical: bool,
     /// Accelerate stage of the near node for the flow; `None` without nodes.
@@ -201,14 +201,15 @@ impl OfficeBench {
             None => Vec::new(),
         };
         let path = match cell.pattern.browses() {
-            true => PICTURES,
-            false => DOCUMENT,
+            true => folder,
+            false => document,
         };
+        let paths: Vec<String> = (0..ACTIONS).map(path).collect();
         let load_average = load_average();
         let before = ProcessorTime::now()?;
         let outcome = self
             .lane
-            .run_pattern(cell.pattern.name(), cell.protection.client_name(), path)
+            .run_pattern(cell.pattern.name(), cell.protection.client_name(), &paths)
             .with_context(|| format!("in {}", cell.name()))?;
         let cpu_busy_percent = ProcessorTime::now()?.busy_since(before) * 100.0;
         let accelerate = match cell.mode.consistency() {
@@ -218,11 +219,13 @@ impl OfficeBench {
         for mut capture in captures {
             capture.finish()?;
         }
+        let rtt = 2.0 * f64::from(ONE_WAY_DELAY_MS) / 1e3;
         Ok(OfficeCellResult {
             cell: *cell,
             seconds: outcome.seconds,
-            requests: outcome.requests,
-            round_trips: outcome.seconds / (2.0 * f64::from(ONE_WAY_DELAY_MS) / 1e3),
+            actions: ACTIONS,
+            requests_per_action: outcome.requests as f64 / ACTIONS as f64,
+            round_trips_per_action: outcome.seconds / rtt / ACTIONS as f64,
             identical: outcome.is_identical,
             accelerate,
             cpu_busy_percent,
@@ -234,12 +237,13 @@ impl OfficeBench {
     fn publish(&mut self) -> Result<()> {
         self.count += 1;
         let mut random = SeededRandom::for_stream(u64::from(std::process::id()), self.count);
-        let mut files = vec![
-            (DOCUMENT.to_owned(), DOCUMENT_BYTES),
-            (format!("{PICTURES}/.DS_Store"), FINDER_STATE_BYTES),
-        ];
-        for number in 0..PICTURE_COUNT {
-            files.push((format!("{PICTURES}/{number}.jpg"), PICTURE_BYTES));
+        let mut files = Vec::new();
+        for action in 0..ACTIONS {
+            files.push((document(action), DOCUMENT_BYTES));
+            files.push((format!("{}/.DS_Store", folder(action)), FINDER_STATE_BYTES));
+            for number in 0..PICTURE_COUNT {
+                files.push((format!("{}/{number}.jpg", folder(action)), PICTURE_BYTES));
+            }
         }
         let root = self.lane.office_files().to_owned();
         for name in files.iter().filter_map(|(name, _)| name.split_once('/')) {
@@ -258,4 +262,14 @@ impl OfficeBench {
         }
         Ok(())
     }
+}
+
+/// Path of an action's document.
+fn document(action: usize) -> String {
+    format!("documents/report-{action}.docx")
+}
+
+/// Path of an action's folder.
+fn folder(action: usize) -> String {
+    format!("pictures-{action}")
 }
