@@ -66,6 +66,7 @@ pub const SYNC_OPEN_COLLECTOR: u8 = 0x7e;
 pub const RESET_TABLE: u8 = 0x81;
 pub const SYNC_GET_TRANSFER_STATE: u8 = 0x82;
 pub const LOGON: u8 = 0xfe;
+pub const BUFFER_TOO_SMALL: u8 = 0xff;
 
 /// True for ROPs that read, open or release, so that data which was read ahead through another
 /// handle stays valid. All others may change something.

@@ -3,7 +3,7 @@
 //! ```text
 //!  RopId u8 │ index u8 │ ReturnValue u32 │ fields          … events: RopNotify, RopPending
 //! ```
-//! Release has no response. A server appends events ([MS-OXCRPC] §3.1.4.2, notifications) behind the
+//! Release has no response. RopBufferTooSmall stands for all that the answer has no room for. A server appends events ([MS-OXCRPC] §3.1.4.2, notifications) behind the
 //! last response of a buffer. Rows can be read where their columns are known.
 
 use super::buffer::RopBuffer;
@@ -73,6 +73,9 @@ pub enum ResponseDetail {
 pub struct ResponseList {
     /// The responses that could be read.
     pub responses: Vec<ResponseRop>,
+    /// The place of the first request that the server did not execute, by RopBufferTooSmall behind
+    /// the responses.
+    pub unexecuted: Option<usize>,
     /// The bytes behind the last of them.
     pub tail: ResponseTail,
 }
@@ -100,35 +103,50 @@ pub fn read_responses(
         .iter()
         .enumerate()
         .filter(|(_, request)| request.id != id::RELEASE);
+    let mut unexecuted = None;
+    let mut tail = ResponseTail::Nothing;
     while at < buffer.rops.len() {
         if matches!(buffer.rops[at], id::NOTIFY | id::PENDING) {
-            return ResponseList {
-                responses,
-                tail: ResponseTail::Events(at),
-            };
+            tail = ResponseTail::Events(at);
+            break;
         }
         let mut reader = FieldReader::new(&buffer.rops, at);
-        let read = answered
-            .next()
-            .ok_or(RopError::Unknown)
-            .and_then(|(place, request)| read_response(&mut reader, place, request, &mut columns));
+        let next = answered.next().filter(|_| unexecuted.is_none());
+        let read = match next {
+            Some((place, _)) if buffer.rops[at] == id::BUFFER_TOO_SMALL => {
+                unexecuted = Some(place);
+                skip_too_small(&mut reader, &requests[place..]).map(|()| None)
+            }
+            Some((place, request)) => {
+                read_response(&mut reader, place, request, &mut columns).map(Some)
+            }
+            None => Err(RopError::Unknown),
+        };
         match read {
             Ok(response) => {
-                at = response.end;
-                responses.push(response);
+                at = reader.at();
+                responses.extend(response);
             }
             Err(_) => {
-                return ResponseList {
-                    responses,
-                    tail: ResponseTail::Unknown(at),
-                };
+                tail = ResponseTail::Unknown(at);
+                break;
             }
         }
     }
     ResponseList {
         responses,
-        tail: ResponseTail::Nothing,
+        unexecuted,
+        tail,
     }
+}
+
+/// RopBufferTooSmall ([MS-OXCROPS] §2.2.15.1), with the ROPs that the server did not execute.
+fn skip_too_small(reader: &mut FieldReader<'_>, rest: &[RequestRop]) -> Result<(), RopError> {
+    let length = match (rest.first(), rest.last()) {
+        (Some(first), Some(last)) => last.end - first.start,
+        _ => 0,
+    };
+    reader.skip(1 + 2 + length)
 }
 
 fn read_response(

@@ -44,6 +44,31 @@ fn list_with_unknown_rop_is_refused() {
 }
 
 #[test]
+fn rops_without_room_are_found_before_events() {
+    let rops = [
+        &[id::GET_STREAM_SIZE, 0, 0][..],
+        &[id::READ_STREAM, 0, 0, 4, 0],
+        &[id::RELEASE, 0, 0],
+    ]
+    .concat();
+    let requests = read_requests(&buffer(&rops)).unwrap();
+    let answer = [
+        &[id::GET_STREAM_SIZE, 0, 0, 0, 0, 0, 9, 0, 0, 0][..],
+        &[id::BUFFER_TOO_SMALL, 0, 16],
+        &rops[3..],
+        &[id::NOTIFY, 1],
+    ]
+    .concat();
+    let list = read_responses(&requests, &buffer(&answer), |_| None);
+    assert_eq!(list.responses.len(), 1);
+    assert_eq!(list.unexecuted, Some(1));
+    assert_eq!(list.tail, ResponseTail::Events(answer.len() - 2));
+    // The rest is shorter than what was not executed.
+    let list = read_responses(&requests, &buffer(&answer[..15]), |_| None);
+    assert_eq!(list.tail, ResponseTail::Unknown(10));
+}
+
+#[test]
 fn events_behind_responses_are_found() {
     let requests = read_requests(&buffer(&[
         id::READ_STREAM,

@@ -29,11 +29,11 @@ use super::super::response::{ResponseDetail, ResponseList, ResponseTail, read_re
 use super::history::{AnsweredCall, CallPosition};
 use super::message::{HalfMessage, LaneEnd, LaneId, MessageReader, WriterKind};
 use super::near::{EVENTS_MAX, attach_events};
-use super::objects::{ObjectRole, ServerObjects, SessionObjects, is_clean};
+use super::objects::{ObjectRole, ServerObjects, SessionObjects, executed, is_clean, is_too_small};
 use super::sessions::{SessionPlace, SessionUse};
 use super::{
     CALL_FAILED, CONTEXTS_MAX, CallOutcome, HANDLES_MAX, LANE_FIRST, LANE_MAX, LANES_MAX,
-    SCRIPT_HANDLE,
+    SCRIPT_HANDLE, WriteFailure,
 };
 use crate::emsmdb::rpc::{CHAIN, NO_COMPRESSION, RpcRequest, RpcResponse};
 use crate::emsmdb::{ContextHandle, ExtendedFlags, PlainBuffer, opnum, write_chain};
@@ -130,7 +130,7 @@ enum WorkCall {
     Leave {
         context: ContextHandle,
         /// Events that the client has not got.
-        events: Bytes,
+        events: Vec<Bytes>,
     },
     /// The near machine answers no more writes on the objects that it may write to so far.
     Rest {
@@ -154,6 +154,7 @@ enum CurrentCall {
     /// The releases of a batch whose other ROPs failed here.
     Releases {
         call: u32,
+        request: RpcRequest,
         failed: RpcResponse,
     },
     Undo {
@@ -178,11 +179,11 @@ struct FarContext {
     /// Streams on which a lane ended early.
     rewound: BTreeSet<u32>,
     /// Objects that fail, with the error of the write that failed.
-    failed: BTreeMap<u32, u32>,
+    failed: BTreeMap<u32, WriteFailure>,
     /// Objects whose writes the near machine may answer.
     writers: BTreeSet<u32>,
-    /// Events that came with the answer to a call of this machine.
-    events: BytesMut,
+    /// Events that came with answers to calls of this machine, those of each answer for themselves.
+    events: Vec<Bytes>,
     /// Other connections use the session: no tactics begin.
     is_shared: bool,
     /// The near machine was asked to end its tactics, and has not answered.
@@ -198,6 +199,8 @@ struct FarLane {
     template: RpcRequest,
     requests: Vec<RequestRop>,
     asked: RopBuffer,
+    /// It began before the client's first read.
+    is_guess: bool,
     /// The answers that the client has not taken yet.
     amounts: VecDeque<LaneAmount>,
     script: Option<FarScript>,
@@ -431,12 +434,20 @@ impl TacticsFar {
                 is_answered,
                 request,
             }) => self.batch_answered(call, is_answered, &request, outcome),
-            Some(CurrentCall::Releases { call, failed }) => {
-                self.send(&HalfMessage::BatchAnswer {
-                    call,
-                    events: Bytes::new(),
-                    response: failed,
-                });
+            Some(CurrentCall::Releases {
+                call,
+                request,
+                failed,
+            }) => {
+                if let Some((response, answers)) = read_answer(&request, outcome) {
+                    // A release has no response: only events can be there.
+                    let no_columns = |_| None;
+                    let read = |answer| read_responses(&[], answer, no_columns);
+                    let mut lists: Vec<_> = answers.iter().map(read).collect();
+                    let (_, own) = without_events(response, &answers, &mut lists);
+                    self.keep_events(request.context, own);
+                }
+                self.answer_batch(call, &request, failed);
             }
             Some(CurrentCall::Undo { request }) => self.undone(&request, outcome),
             Some(CurrentCall::Ahead {
@@ -465,7 +476,7 @@ impl TacticsFar {
         let waiting = self.work.iter().map(|work| match &work.call {
             Some(WorkCall::Stub { stub, .. }) => stub.len(),
             Some(WorkCall::Batch { request, .. }) => length_of(&request.buffers),
-            Some(WorkCall::Leave { events, .. }) => events.len(),
+            Some(WorkCall::Leave { events, .. }) => events.iter().map(Bytes::len).sum(),
             Some(WorkCall::Rest { .. }) | None => 0,
         });
         waiting.sum::<usize>() + self.reader.buffered()
@@ -652,17 +663,16 @@ impl TacticsFar {
         match work.call {
             None => {}
             Some(WorkCall::Leave { context, events }) => {
-                let mut undelivered = BytesMut::from(&events[..]);
+                let mut undelivered = events;
                 let mut failed = BTreeMap::new();
                 let mut objects = SessionObjects::default();
                 if let Some(session) = self.contexts.get_mut(&context) {
                     session.is_leaving = false;
-                    undelivered.put_slice(&session.events.split());
+                    undelivered.append(&mut session.events);
                     failed = session.failed.clone();
                     objects = session.objects.clone();
                 }
-                self.place
-                    .left(context, failed, undelivered.freeze(), objects);
+                self.place.left(context, failed, undelivered, objects);
             }
             Some(WorkCall::Rest { context }) => {
                 if let Some(session) = self.contexts.get_mut(&context) {
@@ -723,13 +733,16 @@ impl TacticsFar {
             match session.failure(&request) {
                 Ok(None) => {}
                 Ok(Some(_)) if is_answered => {
-                    self.send(&HalfMessage::Confirmed {
-                        call,
-                        events: Bytes::new(),
-                    });
+                    let events = Vec::new();
+                    self.send(&HalfMessage::Confirmed { call, events });
                     return;
                 }
-                Ok(Some(result)) => {
+                Ok(Some(WriteFailure::Fault(status))) => {
+                    let outcome = CallOutcome::Fault(status);
+                    self.send(&HalfMessage::StubAnswer { call, outcome });
+                    return;
+                }
+                Ok(Some(WriteFailure::Result(result))) => {
                     self.fail_batch(call, &request, result);
                     return;
                 }
@@ -762,15 +775,12 @@ impl TacticsFar {
                 self.contexts.get_mut(&request.context),
             ) {
                 session.released(handle);
+                session.objects.with(|objects| objects.forget(handle));
                 self.place.released(request.context, handle);
             }
         }
         if rops.is_empty() {
-            self.send(&HalfMessage::BatchAnswer {
-                call,
-                events: Bytes::new(),
-                response: failed,
-            });
+            self.answer_batch(call, request, failed);
             return;
         }
         let releases = with_buffer(
@@ -781,7 +791,47 @@ impl TacticsFar {
             },
         );
         self.call_batch(&releases);
-        self.current = Some(CurrentCall::Releases { call, failed });
+        self.current = Some(CurrentCall::Releases {
+            call,
+            request: releases,
+            failed,
+        });
+    }
+
+    /// Keeps events of the server for the client's next answer.
+    fn keep_events(&mut self, context: ContextHandle, events: Bytes) {
+        if let Some(session) = self
+            .contexts
+            .get_mut(&context)
+            .filter(|_| !events.is_empty())
+        {
+            session.events.push(events);
+        }
+    }
+
+    /// Answers a batch of the client, with the events that wait.
+    fn answer_batch(&mut self, call: u32, request: &RpcRequest, mut response: RpcResponse) {
+        let context = request.context;
+        let mut events = Vec::new();
+        if let Some(session) = self.contexts.get_mut(&context) {
+            let attached = self.place.with_events(context, |waiting| {
+                // The client's next call may be on another connection. An event that has no room in
+                // this answer goes with that call's answer.
+                waiting.extend(session.events.drain(..));
+                attach_events(waiting, &mut response, request.envelope.out_max());
+                waiting.len() <= EVENTS_MAX
+            });
+            if attached == Some(false) {
+                self.close();
+                return;
+            }
+            events = session.events_for_near();
+        }
+        self.send(&HalfMessage::BatchAnswer {
+            call,
+            events,
+            response,
+        });
     }
 
     /// The client has taken so many answers of a lane in all.
@@ -839,7 +889,9 @@ impl TacticsFar {
         if end.is_released {
             return;
         }
-        session.rewound.insert(end.lane.handle);
+        if !lane.is_guess || lane.delivered > 0 {
+            session.rewound.insert(end.lane.handle);
+        }
         let moved: u64 = lane.amounts.iter().map(|amount| amount.moved).sum();
         if moved == 0 && !lane.is_lost {
             return;
@@ -882,9 +934,7 @@ impl TacticsFar {
             .map(|answer| read_responses(&requests, answer, |_| None))
             .collect();
         let (_, events) = without_events(response, &answers, &mut lists);
-        if let Some(session) = self.contexts.get_mut(&request.context) {
-            session.events.put_slice(&events);
-        }
+        self.keep_events(request.context, events);
     }
 
     fn batch_answered(
@@ -905,7 +955,11 @@ impl TacticsFar {
         };
         let Some((response, answers)) = read else {
             if is_answered {
-                self.write_failed(call, request, &asked, &requests, CALL_FAILED, Bytes::new());
+                let failure = match outcome {
+                    CallOutcome::Response(_) => WriteFailure::Result(CALL_FAILED),
+                    CallOutcome::Fault(status) => WriteFailure::Fault(status),
+                };
+                self.write_failed(call, request, &asked, &requests, failure, Vec::new());
                 return;
             }
             if let Some(session) = self.contexts.get_mut(&request.context) {
@@ -916,7 +970,6 @@ impl TacticsFar {
             return;
         };
         let mut promises = Vec::new();
-        let mut events = BytesMut::new();
         let mut response = response;
         let mut lists = Vec::new();
         if let Some(session) = self.contexts.get_mut(&request.context)
@@ -925,7 +978,8 @@ impl TacticsFar {
             lists = session
                 .objects
                 .with(|objects| objects.observe(&requests, &asked, &answers));
-            for release in requests.iter().filter(|one| one.id == id::RELEASE) {
+            let executed = executed(&requests, &lists);
+            for release in executed.iter().filter(|one| one.id == id::RELEASE) {
                 if let Some(handle) = asked.handle(release.index) {
                     session.released(handle);
                     self.place.released(request.context, handle);
@@ -933,34 +987,21 @@ impl TacticsFar {
             }
             let (without, own) = without_events(response, &answers, &mut lists);
             response = without;
-            session.events.put_slice(&own);
-            let attached = match is_answered {
-                true => None,
-                false => self.place.with_events(request.context, |waiting| {
-                    // The client's next call may be on another connection. An event that has no
-                    // room in this answer goes with that call's answer.
-                    waiting.push_back(session.events.split().freeze());
-                    waiting.retain(|event| !event.is_empty());
-                    let room = request.envelope.out_max();
-                    attach_events(waiting, &mut response, room);
-                    waiting.len() <= EVENTS_MAX
-                }),
-            };
-            if attached == Some(false) {
-                self.close();
-                return;
+            if !own.is_empty() {
+                session.events.push(own);
             }
-            events = session.events_for_near();
-            if is_clean(&lists) && !is_answered && !session.is_shared {
+            if is_clean(&lists) && !is_too_small(&lists) && !is_answered && !session.is_shared {
                 promises = session.promises(request, &asked, &requests, &answers, &lists);
             }
         }
-        let events = events.freeze();
         if is_answered {
+            let session = self.contexts.get_mut(&request.context);
+            let events = session.map_or(Vec::new(), FarContext::events_for_near);
             match write_result(&response, &requests, &lists) {
                 Ok(()) => self.send(&HalfMessage::Confirmed { call, events }),
                 Err(result) => {
-                    self.write_failed(call, request, &asked, &requests, result, events);
+                    let failure = WriteFailure::Result(result);
+                    self.write_failed(call, request, &asked, &requests, failure, events);
                 }
             }
             if let Some(session) = self.contexts.get_mut(&request.context) {
@@ -989,16 +1030,20 @@ impl TacticsFar {
                     asked: &asked,
                     requests: &requests,
                     handles: &answer.handles,
-                    succeeded: is_clean(&lists) && results.all(|one| one.result == 0),
+                    succeeded: is_clean(&lists)
+                        && !is_too_small(&lists)
+                        && results.all(|one| one.result == 0),
                 },
             );
             self.anticipate(request.context);
         }
-        self.send(&HalfMessage::BatchAnswer {
-            call,
-            events,
-            response,
-        });
+        if is_too_small(&lists) {
+            // The client takes all bytes behind that response for ROPs that it has to send again.
+            let outcome = CallOutcome::Response(response.write());
+            self.send(&HalfMessage::StubAnswer { call, outcome });
+            return;
+        }
+        self.answer_batch(call, request, response);
     }
 
     fn unread_answered(&mut self, call: u32, request: &RpcRequest, outcome: CallOutcome) {
@@ -1017,15 +1062,15 @@ impl TacticsFar {
         request: &RpcRequest,
         asked: &RopBuffer,
         requests: &[RequestRop],
-        result: u32,
-        events: Bytes,
+        failure: WriteFailure,
+        events: Vec<Bytes>,
     ) {
         let handle = requests.first().and_then(|first| asked.handle(first.index));
         if let (Some(handle), Some(session)) = (handle, self.contexts.get_mut(&request.context)) {
-            session.failed.insert(handle, result);
+            session.failed.insert(handle, failure);
             let around = session.objects.with(|objects| objects.items_around(handle));
             for around in around.unwrap_or_default() {
-                session.failed.insert(around, result);
+                session.failed.insert(around, failure);
             }
             session.writers.remove(&handle);
             self.send(&HalfMessage::MustForward {
@@ -1076,6 +1121,7 @@ impl TacticsFar {
             template,
             requests,
             asked,
+            is_guess: false,
             amounts: VecDeque::new(),
             script: None,
             delivered: 0,
@@ -1166,6 +1212,17 @@ impl TacticsFar {
         if lane.kind == FarLaneKind::Script {
             return self.step_answered(context, response, &answers, lists);
         }
+        if is_too_small(&lists) {
+            // The server did nothing. The client's own request meets the same.
+            lane.is_over = true;
+            if lane.amounts.is_empty() {
+                session.lanes.remove(&handle);
+            }
+            let (_, own) = without_events(response, &answers, &mut lists);
+            self.keep_events(context, own);
+            self.send(&HalfMessage::Cancel { lane: id });
+            return 0;
+        }
         let moved = moved_by(&lists);
         lane.is_lost |= !is_clean(&lists);
         lane.is_over = lane.is_lost || lane.is_cancelled || is_last(&lists);
@@ -1182,12 +1239,14 @@ impl TacticsFar {
         lane.undelivered += bytes;
         lane.expected = bytes;
         let is_last = lane.is_over;
-        session.events.put_slice(&own);
+        if !own.is_empty() {
+            session.events.push(own);
+        }
         let events = session.events_for_near();
         self.send(&HalfMessage::Ahead {
             lane: id,
             is_last,
-            events: events.freeze(),
+            events,
             response,
         });
         bytes
@@ -1228,10 +1287,10 @@ impl FarContext {
 
     /// The events that the client gets next. While the session leaves this connection, events wait
     /// for the connection that makes its next call.
-    fn events_for_near(&mut self) -> BytesMut {
+    fn events_for_near(&mut self) -> Vec<Bytes> {
         match self.is_leaving {
-            true => BytesMut::new(),
-            false => self.events.split(),
+            true => Vec::new(),
+            false => std::mem::take(&mut self.events),
         }
     }
 
@@ -1256,7 +1315,7 @@ impl FarContext {
     }
 
     /// The error of a batch that uses an object that failed.
-    fn failure(&self, request: &RpcRequest) -> Result<Option<u32>, UnreadableBatch> {
+    fn failure(&self, request: &RpcRequest) -> Result<Option<WriteFailure>, UnreadableBatch> {
         let Some((buffer, requests)) = read_batch(request) else {
             let handles = request
                 .buffers

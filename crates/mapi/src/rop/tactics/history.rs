@@ -65,10 +65,16 @@ impl AnsweredCall<'_> {
         if key.is_empty() {
             return None;
         }
-        // Two programs of one computer may differ in this only.
+        // Two programs of one computer may differ in this only, and a program that encrypts some of its
+        // sessions asks for no obfuscation in those.
         let envelope = &self.request.envelope;
         key.put_u16(envelope.opnum());
         key.put_u64(envelope.out_max() as u64);
+        if let RequestEnvelope::Extended { flags, .. } | RequestEnvelope::Http { flags, .. } =
+            envelope
+        {
+            key.put_u32(*flags);
+        }
         Some(key.freeze())
     }
 

@@ -113,7 +113,7 @@ pub(super) enum HalfMessage {
     Left {
         context: ContextHandle,
         ends: Vec<LaneEnd>,
-        events: Bytes,
+        events: Vec<Bytes>,
     },
     /// Lanes end, and the near machine answers no more writes on the objects of a session.
     Rested {
@@ -122,10 +122,11 @@ pub(super) enum HalfMessage {
     },
     /// The answer to a call, as it is.
     StubAnswer { call: u32, outcome: CallOutcome },
-    /// The answer to a call with ROPs, without its events.
+    /// The answer to a call with ROPs, without its events. Each item of `events` is the end of one of
+    /// the server's answers, so it has room in an answer of this client.
     BatchAnswer {
         call: u32,
-        events: Bytes,
+        events: Vec<Bytes>,
         response: RpcResponse,
     },
     /// Answers to this request will be sent ahead.
@@ -136,7 +137,7 @@ pub(super) enum HalfMessage {
     Ahead {
         lane: LaneId,
         is_last: bool,
-        events: Bytes,
+        events: Vec<Bytes>,
         response: RpcResponse,
     },
     /// The lane sends no more, and what it sent stays valid.
@@ -152,7 +153,7 @@ pub(super) enum HalfMessage {
     /// Writes on this object may not be answered any more.
     MustForward { context: ContextHandle, handle: u32 },
     /// The server has answered a call that the near machine had answered.
-    Confirmed { call: u32, events: Bytes },
+    Confirmed { call: u32, events: Vec<Bytes> },
     /// Another connection uses the session: the near machine ends its tactics on it.
     Leave { context: ContextHandle },
 }
@@ -235,7 +236,7 @@ impl BodyWriter {
             } => {
                 self.fields.bytes(&context.0);
                 self.ends(ends);
-                self.bulk(events, &[]);
+                self.events(events);
                 LEFT
             }
             HalfMessage::Rested { context, ends } => {
@@ -262,7 +263,7 @@ impl BodyWriter {
                 response,
             } => {
                 self.fields.u32(*call);
-                self.bulk(events, &[]);
+                self.events(events);
                 self.response(response);
                 BATCH_ANSWER
             }
@@ -284,7 +285,7 @@ impl BodyWriter {
             } => {
                 self.lane(*lane);
                 self.fields.u8(u8::from(*is_last));
-                self.bulk(events, &[]);
+                self.events(events);
                 self.response(response);
                 AHEAD
             }
@@ -314,7 +315,7 @@ impl BodyWriter {
             }
             HalfMessage::Confirmed { call, events } => {
                 self.fields.u32(*call);
-                self.bulk(events, &[]);
+                self.events(events);
                 CONFIRMED
             }
             HalfMessage::Leave { context } => {
@@ -336,6 +337,13 @@ impl BodyWriter {
         for end in ends {
             self.lane(end.lane);
             self.fields.u32(end.delivered).u8(u8::from(end.is_released));
+        }
+    }
+
+    fn events(&mut self, events: &[Bytes]) {
+        self.fields.u16(events.len() as u16);
+        for one in events {
+            self.bulk(one, &[]);
         }
     }
 
@@ -563,7 +571,7 @@ impl BodyReader<'_> {
             LEFT => HalfMessage::Left {
                 context: self.context()?,
                 ends: self.ends()?,
-                events: self.bulk()?,
+                events: self.events()?,
             },
             RESTED => HalfMessage::Rested {
                 context: self.context()?,
@@ -579,7 +587,7 @@ impl BodyReader<'_> {
             },
             BATCH_ANSWER => HalfMessage::BatchAnswer {
                 call: self.fields.u32()?,
-                events: self.bulk()?,
+                events: self.events()?,
                 response: self.response()?,
             },
             PROMISE => HalfMessage::Promise {
@@ -593,7 +601,7 @@ impl BodyReader<'_> {
             AHEAD => HalfMessage::Ahead {
                 lane: self.lane()?,
                 is_last: self.flag()?,
-                events: self.bulk()?,
+                events: self.events()?,
                 response: self.response()?,
             },
             CANCEL => HalfMessage::Cancel { lane: self.lane()? },
@@ -613,7 +621,7 @@ impl BodyReader<'_> {
             },
             CONFIRMED => HalfMessage::Confirmed {
                 call: self.fields.u32()?,
-                events: self.bulk()?,
+                events: self.events()?,
             },
             LEAVE => HalfMessage::Leave {
                 context: self.context()?,
@@ -656,6 +664,10 @@ impl BodyReader<'_> {
                 })
             })
             .collect()
+    }
+
+    fn events(&mut self) -> Result<Vec<Bytes>, MessageError> {
+        (0..self.fields.u16()?).map(|_| self.bulk()).collect()
     }
 
     fn request(&mut self) -> Result<RpcRequest, MessageError> {

@@ -18,7 +18,7 @@
 //!   (`far/anticipation.rs`, `history.rs`).
 //! - **Write-behind** answers RopWriteStream and RopFastTransferDestinationPutBuffer at once. If
 //!   the server refuses one of them, every later ROP on that object and on the objects around it
-//!   (Commit, SaveChanges) fails with the server's error.
+//!   (Commit, SaveChanges) fails with the server's error, which may be a fault PDU.
 //! - **Events** (RopNotify, RopPending) that arrive with an answer of a lane are appended to the
 //!   client's next answer, in the server's order. An answer with a response that is not known keeps
 //!   its own events in front of them, because the place where they begin is not known either.
@@ -54,6 +54,15 @@ use super::buffer::NO_HANDLE;
 pub enum CallOutcome {
     /// The stub of its answer.
     Response(Bytes),
+    /// The status of a fault PDU.
+    Fault(u32),
+}
+
+/// The failure of a write that the client believes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WriteFailure {
+    /// The result of a ROP.
+    Result(u32),
     /// The status of a fault PDU.
     Fault(u32),
 }

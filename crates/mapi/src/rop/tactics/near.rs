@@ -88,6 +88,7 @@ struct NearContext {
     waiting: Option<NearWait>,
     lanes: BTreeMap<u32, NearLane>,
     writers: BTreeMap<u32, WriterKind>,
+    /// Events for the next answers with room, as the server sent them.
     events: VecDeque<Bytes>,
     /// Bytes and number of the writes that the server has not answered.
     unconfirmed: usize,
@@ -462,11 +463,9 @@ impl TacticsNear {
     /// Ends the tactics on a session, except that the client still takes the answers of transfers.
     fn leave(&mut self, context: ContextHandle) {
         let mut ends = Vec::new();
-        let mut events = BytesMut::new();
+        let mut events = Vec::new();
         if let Some(session) = self.contexts.get_mut(&context) {
-            for event in session.events.drain(..) {
-                events.put_slice(&event);
-            }
+            events.extend(session.events.drain(..));
             session.writers.clear();
             let ended = session.end_lanes(|lane| match lane.kind {
                 LaneKind::Stream | LaneKind::Table | LaneKind::Script => LaneEffect::Rewind,
@@ -478,7 +477,7 @@ impl TacticsNear {
         self.send(&HalfMessage::Left {
             context,
             ends,
-            events: events.freeze(),
+            events,
         });
         self.proceed(context);
     }
@@ -537,7 +536,7 @@ impl TacticsNear {
         Ok(())
     }
 
-    fn arrived(&mut self, id: LaneId, is_last: bool, events: Bytes, response: RpcResponse) {
+    fn arrived(&mut self, id: LaneId, is_last: bool, events: Vec<Bytes>, response: RpcResponse) {
         self.received += length_of(&response.buffers) as u64;
         let bytes = self.received;
         let arrived = self.now;
@@ -569,14 +568,14 @@ impl TacticsNear {
 
     /// Keeps events for the next answer. Rows and objects that were read before an event may be out
     /// of date.
-    fn events(&mut self, context: ContextHandle, events: Bytes) {
+    fn events(&mut self, context: ContextHandle, events: Vec<Bytes>) {
         if events.is_empty() {
             return;
         }
         let Some(session) = self.contexts.get_mut(&context) else {
             return;
         };
-        session.events.push_back(events);
+        session.events.extend(events);
         if session.events.len() > EVENTS_MAX {
             self.close();
             return;

@@ -136,6 +136,7 @@ impl ServerObjects {
                     for response in &mut list.responses {
                         response.request += last;
                     }
+                    list.unexecuted = list.unexecuted.map(|place| place + last);
                     list
                 }
             })
@@ -152,6 +153,7 @@ impl ServerObjects {
         lists: &[ResponseList],
     ) {
         let is_clean = is_clean(lists);
+        let requests = executed(requests, lists);
         let output = |index: u8| answers.first().and_then(|answer| answer.handle(index));
         for (place, request) in requests.iter().enumerate() {
             let handle = |index: u8| {
@@ -284,6 +286,19 @@ impl ServerObjects {
             },
             ObjectRole::Item | ObjectRole::Other => {}
         }
+    }
+}
+
+/// True if the server executed only some of the ROPs, because the client has no room for the rest.
+pub(super) fn is_too_small(lists: &[ResponseList]) -> bool {
+    lists.iter().any(|list| list.unexecuted.is_some())
+}
+
+/// The ROPs of a request that the server executed, as far as responses tell.
+pub(super) fn executed<'a>(requests: &'a [RequestRop], lists: &[ResponseList]) -> &'a [RequestRop] {
+    match lists.iter().find_map(|list| list.unexecuted) {
+        Some(place) => &requests[..place.min(requests.len())],
+        None => requests,
     }
 }
 

@@ -33,11 +33,11 @@ pub fn frames(request: &RpcRequest, answer: &RpcResponse) -> Vec<FrameSample> {
         delivered,
         is_released: false,
     };
-    let events = Bytes::from_static(&[0x6e, 0, 0]);
+    let events = vec![Bytes::from_static(&[0x6e, 0, 0]); 2];
     let ahead = HalfMessage::Ahead {
         lane: script,
         is_last: false,
-        events: Bytes::new(),
+        events: Vec::new(),
         response: answer.clone(),
     };
     let promise = HalfMessage::Promise {

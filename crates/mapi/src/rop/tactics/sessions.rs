@@ -25,6 +25,7 @@ use std::net::IpAddr;
 use accelerate::shared::SharedHandle;
 use bytes::Bytes;
 
+use super::WriteFailure;
 use super::history::{AnsweredCall, CallHistory, CallPosition, ExpectedCall};
 use super::objects::SessionObjects;
 use crate::emsmdb::ContextHandle;
@@ -84,7 +85,7 @@ enum SharedSession {
     Together {
         flows: BTreeSet<u64>,
         /// Objects that fail, with the error of the write that failed.
-        failed: BTreeMap<u32, u32>,
+        failed: BTreeMap<u32, WriteFailure>,
         /// Transfers of which the client has still to take answers, with the flow that has them.
         sources: BTreeMap<u32, u64>,
         /// Events that wait for the session's next answer with room, on any of its flows.
@@ -220,8 +221,8 @@ impl SessionTable {
         &mut self,
         flow: u64,
         key: SessionKey,
-        failed: BTreeMap<u32, u32>,
-        events: Bytes,
+        failed: BTreeMap<u32, WriteFailure>,
+        events: Vec<Bytes>,
         objects: SessionObjects,
     ) {
         let Some(session) = self.sessions.get_mut(&key) else {
@@ -244,7 +245,7 @@ impl SessionTable {
             flows,
             failed,
             sources: BTreeMap::new(),
-            events: VecDeque::from([events]),
+            events: events.into(),
             objects,
         };
     }
@@ -315,8 +316,8 @@ impl SessionPlace {
     pub(super) fn left(
         &self,
         context: ContextHandle,
-        failed: BTreeMap<u32, u32>,
-        events: Bytes,
+        failed: BTreeMap<u32, WriteFailure>,
+        events: Vec<Bytes>,
         objects: SessionObjects,
     ) {
         self.table
@@ -358,7 +359,7 @@ impl SessionPlace {
     }
 
     /// The objects of a session that fail.
-    pub(super) fn failed(&self, context: ContextHandle) -> BTreeMap<u32, u32> {
+    pub(super) fn failed(&self, context: ContextHandle) -> BTreeMap<u32, WriteFailure> {
         self.table
             .with(|table| match table.sessions.get(&self.key(context)) {
                 Some(SharedSession::Together { failed, .. }) => failed.clone(),
@@ -455,15 +456,18 @@ mod tests {
         assert_eq!(first.begin(CONTEXT), SessionUse::Alone);
         first.left(
             CONTEXT,
-            BTreeMap::from([(7, 5)]),
-            Bytes::from_static(&[9]),
+            BTreeMap::from([(7, WriteFailure::Result(5))]),
+            vec![Bytes::from_static(&[9])],
             SessionObjects::default(),
         );
         assert_eq!(table.with(SessionTable::poll_wake), Some(2));
         assert_eq!(table.with(SessionTable::poll_wake), Some(3));
         for place in [&first, &second, &third] {
             assert_eq!(place.begin(CONTEXT), SessionUse::Together);
-            assert_eq!(place.failed(CONTEXT), BTreeMap::from([(7, 5)]));
+            assert_eq!(
+                place.failed(CONTEXT),
+                BTreeMap::from([(7, WriteFailure::Result(5))])
+            );
         }
         let taken = second.with_events(CONTEXT, |events| events.pop_front());
         assert_eq!(taken, Some(Some(Bytes::from_static(&[9]))));

@@ -211,6 +211,7 @@ impl TacticsFar {
         match self.expected_next(context, &position) {
             Some(ExpectedNext::Lane(handle, kind, template)) => {
                 self.promise(context, handle, kind, template, LANE_FIRST);
+                self.set_guess(context, handle);
             }
             Some(ExpectedNext::Step(step)) => self.begin_script(context, position, step),
             None => {}
@@ -242,6 +243,14 @@ impl TacticsFar {
             return None;
         }
         ScriptStep::new(expected).map(ExpectedNext::Step)
+    }
+
+    /// A lane began before the client's first read.
+    fn set_guess(&mut self, context: ContextHandle, handle: u32) {
+        let session = self.contexts.get_mut(&context);
+        if let Some(lane) = session.and_then(|session| session.lanes.get_mut(&handle)) {
+            lane.is_guess = true;
+        }
     }
 
     fn begin_script(&mut self, context: ContextHandle, position: CallPosition, step: ScriptStep) {
@@ -278,7 +287,9 @@ impl TacticsFar {
         let id = lane.id;
         let asked_for = lane.requests.len();
         let (mut response, own) = without_events(response, answers, &mut lists);
-        session.events.put_slice(&own);
+        if !own.is_empty() {
+            session.events.push(own);
+        }
         let Some((script, mut step)) = lane
             .script
             .as_mut()
@@ -336,6 +347,7 @@ impl TacticsFar {
             // is enough until then.
             Some(ExpectedNext::Lane(handle, kind, template)) if created.contains(&handle) => {
                 self.promise(context, handle, kind, template, 1);
+                self.set_guess(context, handle);
             }
             Some(ExpectedNext::Step(step)) => {
                 let template = step.request.clone();
@@ -349,7 +361,7 @@ impl TacticsFar {
             }
             Some(ExpectedNext::Lane(..)) | None => {}
         }
-        let mut events = BytesMut::new();
+        let mut events = Vec::new();
         if let Some(session) = self.contexts.get_mut(&context) {
             if let Some(lane) = session.lanes.get_mut(&SCRIPT_HANDLE) {
                 lane.is_over = is_last;
@@ -359,7 +371,7 @@ impl TacticsFar {
         self.send(&HalfMessage::Ahead {
             lane: id,
             is_last,
-            events: events.freeze(),
+            events,
             response,
         });
         bytes

@@ -140,30 +140,63 @@ fn next_session_of_a_client_anticipates_at_once() {
     assert!(again <= 2.0, "{again} round trips");
 }
 
+/// Lists a folder of 500 messages with so many rows in a call; returns the round trips.
+fn list(world: &mut TacticsWorld, generation: ClientGeneration, store: u32, count: u16) -> f64 {
+    let start = world.now;
+    let rops = [contents_table(0, 1), set_columns(1)];
+    let table = world.rops(generation, &rops, &[store, NO_HANDLE]).handles[1];
+    let mut rows = 0;
+    while rows < 500 {
+        let answer = world.rops(generation, &[query_rows(0, count)], &[table]);
+        let count = u16::from_le_bytes([answer.rops[7], answer.rops[8]]);
+        assert!(count > 0);
+        rows += usize::from(count);
+        if generation == ClientGeneration::Chained {
+            // The other buffers of a chain have the rest.
+            break;
+        }
+    }
+    world.round_trips(start)
+}
+
 #[test]
 fn folder_of_500_messages_needs_three_round_trips() {
     for (generation, _) in STYLES {
         let mut world = TacticsWorld::new(server(), DELAY, None);
         let store = log_on(&mut world, generation);
         for most in [3.0, 1.0] {
-            let start = world.now;
-            let rops = [contents_table(0, 1), set_columns(1)];
-            let table = world.rops(generation, &rops, &[store, NO_HANDLE]).handles[1];
-            let mut rows = 0;
-            while rows < 500 {
-                let answer = world.rops(generation, &[query_rows(0, 40)], &[table]);
-                let count = u16::from_le_bytes([answer.rops[7], answer.rops[8]]);
-                assert!(count > 0);
-                rows += usize::from(count);
-                if generation == ClientGeneration::Chained {
-                    // The other buffers of a chain have the rest.
-                    break;
-                }
-            }
-            let round_trips = world.round_trips(start);
+            let round_trips = list(&mut world, generation, store, 40);
             assert!(round_trips <= most, "{generation:?}: {round_trips}");
         }
     }
+}
+
+#[test]
+fn sealed_list_is_anticipated_beside_unsealed_ones() {
+    let mut world = TacticsWorld::new(server(), DELAY, None);
+    for most in [3.0, 1.0] {
+        for generation in [ClientGeneration::Single, ClientGeneration::Sealed] {
+            world.current_pair = world.connect();
+            let store = log_on(&mut world, generation);
+            // Two calls have all rows.
+            let round_trips = list(&mut world, generation, store, 250);
+            let answered = world.pairs[world.current_pair].near.answered();
+            assert!(round_trips <= most, "{generation:?}: {round_trips}");
+            assert!(answered > 0, "{generation:?} {most}");
+            world.end(world.current_pair);
+        }
+    }
+}
+
+#[test]
+fn list_with_another_count_is_read_ahead() {
+    let generation = ClientGeneration::Single;
+    let mut world = TacticsWorld::new(server(), DELAY, None);
+    let store = log_on(&mut world, generation);
+    list(&mut world, generation, store, 40);
+    // Another program of the same computer, which has all rows with two calls.
+    let round_trips = list(&mut world, generation, store, 250);
+    assert!(round_trips <= 2.0, "{round_trips} round trips");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::super::id;
 use super::{
     CallOutcome, FarOutput, NearOutput, SessionPlace, SessionTable, TacticsFar, TacticsNear,
 };
-use crate::emsmdb::rpc::{CHAIN, RequestEnvelope, RpcRequest, RpcResponse};
+use crate::emsmdb::rpc::{CHAIN, NO_XOR_MAGIC, RequestEnvelope, RpcRequest, RpcResponse};
 use crate::emsmdb::{ContextHandle, ExtendedFlags, PlainBuffer};
 use server::{MailServer, TOO_BIG, strip_events};
 
@@ -29,6 +29,8 @@ const OC1: f64 = 51_840_000.0 / 8.0;
 enum ClientGeneration {
     Xp,
     Single,
+    /// As `Single`, in an encrypted session.
+    Sealed,
     Chained,
     /// Outlook 2013, over HTTP.
     Http,
@@ -41,8 +43,12 @@ impl ClientGeneration {
                 most: 0x7fff,
                 out_max: 0x7fff,
             },
-            Self::Single | Self::Chained => RequestEnvelope::Extended {
-                flags: if self == Self::Chained { CHAIN } else { 0 },
+            Self::Single | Self::Sealed | Self::Chained => RequestEnvelope::Extended {
+                flags: match self {
+                    Self::Chained => CHAIN,
+                    Self::Sealed => NO_XOR_MAGIC,
+                    Self::Xp | Self::Single | Self::Http => 0,
+                },
                 out_max: if self == Self::Chained {
                     0x1_8008
                 } else {
@@ -69,7 +75,12 @@ impl ClientGeneration {
             context: CONTEXT,
             envelope: self.envelope(),
             buffers: vec![PlainBuffer {
-                flags: ExtendedFlags(ExtendedFlags::XOR_MAGIC | ExtendedFlags::LAST),
+                flags: ExtendedFlags(match self {
+                    Self::Sealed => ExtendedFlags::LAST,
+                    Self::Xp | Self::Single | Self::Chained | Self::Http => {
+                        ExtendedFlags::XOR_MAGIC | ExtendedFlags::LAST
+                    }
+                }),
                 bytes: buffer.write(),
             }],
         }
@@ -582,6 +593,41 @@ fn refused_write_fails_everything_around_it() {
 }
 
 #[test]
+fn write_that_met_a_fault_fails_with_it() {
+    let generation = ClientGeneration::Single;
+    let mut world = TacticsWorld::new(MailServer::new(), Duration::from_millis(50), None);
+    let store = world.rops(generation, &[logon()], &[NO_HANDLE]).handles[0];
+    let rops = [
+        create_message(0, 1),
+        vec![id::CREATE_ATTACHMENT, 0, 1, 2],
+        open_stream(2, 3, 2),
+    ];
+    let opened = world.rops(generation, &rops, &[store, NO_HANDLE, NO_HANDLE, NO_HANDLE]);
+    let [_, message, attachment, stream] = opened.handles[..] else {
+        panic!("four handles");
+    };
+    // The server refuses the third of these writes as a call.
+    world.faults.push_back(world.server.calls + 3);
+    for _ in 0..5 {
+        let written = world.rops(generation, &[write_stream(0, &[7; 30_000])], &[stream]);
+        assert_eq!(written.rops[2..6], [0; 4]);
+    }
+    let results = [
+        (plain(id::COMMIT_STREAM, 0), stream),
+        (save(id::SAVE_CHANGES_ATTACHMENT, 0), attachment),
+        (save(id::SAVE_CHANGES_MESSAGE, 0), message),
+    ];
+    for (rop, handle) in results {
+        let request = generation.request(&[rop], &[handle]);
+        let call = world.begin_on(0, &request);
+        let until = world.now + Duration::from_secs(1);
+        while !world.answers.contains_key(&call) && world.step(Some(until)) {}
+        assert_eq!(world.answers.remove(&call), Some(CallOutcome::Fault(5)));
+    }
+    assert_eq!(world.server.saved, 0);
+}
+
+#[test]
 fn transfer_arrives_once_in_any_sizes() {
     for generation in [
         ClientGeneration::Xp,
@@ -673,6 +719,128 @@ fn events_without_room_go_to_the_next_connection() {
     }
     assert!(events.is_sorted(), "{events:?}");
     assert_eq!(events.len() as u32, 1 + world.server.calls - events[0]);
+}
+
+/// Makes a call, and returns its answer without the events, which it adds to `events`.
+fn rops_and_events(
+    world: &mut TacticsWorld,
+    pair: usize,
+    request: &RpcRequest,
+    events: &mut Vec<u32>,
+) -> RopBuffer {
+    let response = world.call_on(pair, request);
+    let mut answer = RopBuffer::read(&response.buffers[0].bytes).unwrap();
+    events.extend(strip_events(&mut answer.rops));
+    answer
+}
+
+fn are_consecutive(events: &[u32]) -> bool {
+    events.windows(2).all(|pair| pair[0] + 1 == pair[1])
+}
+
+#[test]
+fn events_longer_than_an_answer_change_the_connection() {
+    let generation = ClientGeneration::Single;
+    let mut server = server_with(2_000_000);
+    server.event_every = 1;
+    server.events_at_once = 100;
+    let mut world = TacticsWorld::new(server, Duration::from_millis(50), None);
+    let second = world.connect();
+    let [store, .., stream] = open(&mut world, generation);
+    let read = generation.request(&[read_stream(0, 1_000)], &[stream]);
+    let mut events = Vec::new();
+    rops_and_events(&mut world, 0, &read, &mut events);
+    world.wait(Duration::from_secs(1));
+    let properties = generation.request(&[get_properties(0)], &[store]);
+    for pair in [second, 0].into_iter().cycle().take(10) {
+        rops_and_events(&mut world, pair, &properties, &mut events);
+    }
+    // An answer has room for 3,200 events.
+    assert!(events.len() > 5_000, "{} events", events.len());
+    assert!(are_consecutive(&events));
+    assert_eq!(events.last(), Some(&(100 * world.server.calls)));
+}
+
+#[test]
+fn events_behind_releases_of_failed_batch_arrive() {
+    let generation = ClientGeneration::Single;
+    let mut server = MailServer::new();
+    server.stream_max = 50_000;
+    server.event_every = 1;
+    let mut world = TacticsWorld::new(server, Duration::from_millis(50), None);
+    let store = world.rops(generation, &[logon()], &[NO_HANDLE]).handles[0];
+    let rops = [
+        create_message(0, 1),
+        vec![id::CREATE_ATTACHMENT, 0, 1, 2],
+        open_stream(2, 3, 2),
+    ];
+    let opened = world.rops(generation, &rops, &[store, NO_HANDLE, NO_HANDLE, NO_HANDLE]);
+    let [_, message, attachment, stream] = opened.handles[..] else {
+        panic!("four handles");
+    };
+    let mut events = Vec::new();
+    let write = generation.request(&[write_stream(0, &[7; 30_000])], &[stream]);
+    for _ in 0..3 {
+        rops_and_events(&mut world, 0, &write, &mut events);
+    }
+    let rops = [
+        plain(id::RELEASE, 1),
+        plain(id::RELEASE, 2),
+        save(id::SAVE_CHANGES_MESSAGE, 0),
+    ];
+    let batch = generation.request(&rops, &[message, stream, attachment]);
+    let answer = rops_and_events(&mut world, 0, &batch, &mut events);
+    assert_eq!(answer.rops[2..6], TOO_BIG.to_le_bytes());
+    assert_eq!(world.server.open_objects(), 2);
+    let properties = generation.request(&[get_properties(0)], &[store]);
+    rops_and_events(&mut world, 0, &properties, &mut events);
+    assert!(are_consecutive(&events), "{events:?}");
+    assert_eq!(events.last(), Some(&world.server.calls));
+}
+
+#[test]
+fn no_event_follows_rops_without_room() {
+    let generation = ClientGeneration::Single;
+    let mut server = server_with(2_000_000);
+    server.event_every = 1;
+    let mut world = TacticsWorld::new(server, Duration::from_millis(50), None);
+    let [store, .., stream] = open(&mut world, generation);
+    let mut events = Vec::new();
+    let read = generation.request(&[read_stream(0, 20_000)], &[stream]);
+    rops_and_events(&mut world, 0, &read, &mut events);
+    world.wait(Duration::from_secs(1));
+    // The first three ROPs have room, and the client sends the fourth one again.
+    let next = world.server.calls + 1;
+    world.server.room_for.insert(next, 3);
+    let rops = [get_properties(0), get_properties(0), get_properties(0)];
+    let batch = generation.request(&[&rops[..], &[get_properties(0)]].concat(), &[store]);
+    let response = world.call(&batch);
+    let answer = RopBuffer::read(&response.buffers[0].bytes).unwrap();
+    let tail = [&[id::BUFFER_TOO_SMALL, 0, 16], &get_properties(0)[..]].concat();
+    assert!(answer.rops.ends_with(&tail), "{:?}", answer.rops);
+    let rest = generation.request(&[get_properties(0)], &[store]);
+    rops_and_events(&mut world, 0, &rest, &mut events);
+    assert!(are_consecutive(&events), "{events:?}");
+    assert_eq!(events.last(), Some(&world.server.calls));
+}
+
+#[test]
+fn read_ahead_without_room_keeps_the_cursor() {
+    let generation = ClientGeneration::Single;
+    let mut world = TacticsWorld::new(server_with(200_000), Duration::from_millis(50), None);
+    let [.., stream] = open(&mut world, generation);
+    let next = world.server.calls + 1;
+    world.server.room_for.insert(next + 2, 0);
+    let request = generation.request(&[read_stream(0, 30_000)], &[stream]);
+    let data = read_all(&mut world, &request, 200_000);
+    assert_eq!(data, world.server.contents[&1000]);
+    assert!(!world.pairs[0].is_closed);
+    let rops = [seek_stream(0, 0, 1_000), read_stream(0, 500)];
+    let answer = world.rops(generation, &rops, &[stream]);
+    assert_eq!(
+        answer.rops[22..],
+        world.server.contents[&1000][1_000..1_500]
+    );
 }
 
 #[test]

@@ -56,7 +56,12 @@ pub(crate) struct MailServer {
     pub(crate) calls: u32,
     /// A call of so many has an event behind its answer.
     pub(crate) event_every: u32,
+    /// The events behind such an answer.
+    pub(crate) events_at_once: usize,
     events: u32,
+    /// The ROPs of a call for whose responses there is room, by the call's number; all if it is not
+    /// here.
+    pub(crate) room_for: BTreeMap<u32, usize>,
     /// The most bytes of a stream.
     pub(crate) stream_max: usize,
     pub(crate) saved: u32,
@@ -74,7 +79,9 @@ impl MailServer {
             transfer: (0..300_000_u32).map(|at| ((at * 7) >> 3) as u8).collect(),
             calls: 0,
             event_every: 0,
+            events_at_once: 1,
             events: 0,
+            room_for: BTreeMap::new(),
             stream_max: usize::MAX,
             saved: 0,
             kept: BTreeMap::new(),
@@ -95,7 +102,14 @@ impl MailServer {
         let room = request.envelope.out_max();
         let mut handles = asked.handles.clone();
         let mut rops = BytesMut::new();
-        for one in &requests {
+        let room_for = self.room_for.get(&self.calls).copied();
+        let fits = |place: usize| room_for.is_none_or(|count| place < count);
+        for (place, one) in requests.iter().enumerate() {
+            if !fits(place) {
+                rops.put_slice(&[id::BUFFER_TOO_SMALL, 0, 16]);
+                rops.put_slice(&asked.rops[one.start..]);
+                break;
+            }
             let left = room - 300 - rops.len();
             self.rop(one, &asked, &mut handles, left, &mut rops);
         }
@@ -110,6 +124,7 @@ impl MailServer {
             buffers.iter().map(|(rops, _)| rops.len() + 40).sum()
         };
         while repeats
+            && room_for.is_none()
             && request.envelope.takes_chain()
             && buffers.len() < MAX_BUFFERS
             && used(&buffers) + CHAIN_ROOM < room
@@ -125,10 +140,12 @@ impl MailServer {
             }
         }
         if self.event_every > 0 && self.calls.is_multiple_of(self.event_every) {
-            self.events += 1;
             let (rops, _) = buffers.last_mut().unwrap();
-            rops.put_slice(&EVENT_HEAD);
-            rops.put_u32_le(self.events);
+            for _ in 0..self.events_at_once {
+                self.events += 1;
+                rops.put_slice(&EVENT_HEAD);
+                rops.put_u32_le(self.events);
+            }
         }
         let buffers = buffers.into_iter().map(|(rops, handles)| PlainBuffer {
             flags: request.envelope.answer_flags(),
