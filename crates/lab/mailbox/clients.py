@@ -261,6 +261,8 @@ class Outlook:
         return pieces, got
 
     def is_over(self, began, calls):
+        if calls == MIN_CALLS:
+            time.sleep(self.options.pause)
         limit = self.options.limit_seconds
         return limit is not None and calls >= MIN_CALLS and time.monotonic() - began > limit
 
@@ -483,6 +485,7 @@ def parse(arguments):
     parser.add_argument("--skip-directory", action="store_true", help="does not ask RFR and NSPI")
     parser.add_argument("--notifications", action="store_true", help="EcDoAsyncConnectEx as well")
     parser.add_argument("--ticket-age", type=float, default=0, help="waits so many seconds before it uses its ticket")
+    parser.add_argument("--pause", type=float, default=0, help="waits so many seconds in the middle of a transfer")
     parser.add_argument("--folder", help="Inbox, or Sync for synchronise")
     parser.add_argument("--subject", default="attachment")
     parser.add_argument("--bytes", type=int, default=10485760)

@@ -268,6 +268,8 @@ class Connection:
         try:
             if interface is None:
                 raise RpcFault(UNKNOWN_INTERFACE)
+            if security is not None and self.credentials.end_with_ticket and security.acceptor.has_expired():
+                raise RpcFault(ACCESS_DENIED)
             answer = interface(call, opnum, stub)
         except RpcFault as fault:
             self.fault(call, fault.status)

@@ -111,6 +111,11 @@ class NtlmAcceptor:
         self.session = None
         self.user = None
 
+    @staticmethod
+    def has_expired():
+        """NTLM has no tickets."""
+        return False
+
     def accept(self, token):
         """The answer to a token; `session` is set after the last one."""
         if token[:8] != b"NTLMSSP\0":
@@ -291,6 +296,11 @@ class KerberosAcceptor:
         self.session = None
         self.user = None
         self.expected = None
+        self.end_time = None
+
+    def has_expired(self):
+        """True if the time of the ticket is over."""
+        return self.end_time < time.strftime("%Y%m%d%H%M%SZ", time.gmtime())
 
     def accept(self, token):
         if self.expected is None:
@@ -323,7 +333,8 @@ class KerberosAcceptor:
             )[0]
         except crypto.InvalidChecksum:
             raise SecurityError("the ticket is not for this service's key") from None
-        if str(ticket["endtime"]) < time.strftime("%Y%m%d%H%M%SZ", time.gmtime()):
+        self.end_time = str(ticket["endtime"])
+        if self.has_expired():
             raise SecurityError("the ticket has expired")
         self.user = str(ticket["cname"]["name-string"][0])
         subkey = crypto.Key(session_key.enctype, os.urandom(len(session_key.contents)))

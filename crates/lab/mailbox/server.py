@@ -35,9 +35,10 @@ DEFAULT_MAILBOX = {
 class Credentials:
     """What the server knows of its users, and its own name."""
 
-    def __init__(self, accounts, keytab, host):
+    def __init__(self, accounts, keytab, host, end_with_ticket):
         self.accounts = accounts
         self.keytab = keytab
+        self.end_with_ticket = end_with_ticket
         self.host = host
 
 
@@ -51,6 +52,7 @@ def parse(arguments):
     parser.add_argument("--accounts", help="a JSON list of users; without it nobody has to log in")
     parser.add_argument("--require-authentication", action="store_true", help="refuses sessions of nobody")
     parser.add_argument("--keytab", help="the service's keys, for Kerberos")
+    parser.add_argument("--end-with-ticket", action="store_true", help="refuses calls after the end of a session's ticket")
     parser.add_argument("--host", default="mail", help="the server's own name")
     parser.add_argument("--mailbox", help="a JSON description of folders and attachments")
     parser.add_argument("--journal", help="a file that gets a line for each message stored")
@@ -76,7 +78,7 @@ def main():
             print(text, file=sys.stderr, flush=True)
 
     accounts = [security.Account(entry) for entry in load(options.accounts, [])]
-    credentials = Credentials(accounts, options.keytab, options.host)
+    credentials = Credentials(accounts, options.keytab, options.host, options.end_with_ticket)
     mailbox = store.Mailbox(options.journal)
     mailbox.fill(load(options.mailbox, DEFAULT_MAILBOX))
     service = emsmdb.EmsmdbService(mailbox, log, options.require_authentication)

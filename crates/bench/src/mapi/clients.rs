@@ -22,6 +22,13 @@ pub(super) const WARM_UP_SUBJECT: &str = "warm-up";
 
 /// The user whose tickets expire at once.
 pub(super) const BRIEF_USER: &str = "brief";
+/// The user whose tickets outlive a log-on, and no transfer with a pause.
+pub(super) const SHORT_USER: &str = "short";
+/// Life of the tickets of [`SHORT_USER`], as kadmin writes it: a log-on takes some seconds on a busy
+/// machine.
+pub(super) const SHORT_LIFE: &str = "20s";
+/// Pause in a transfer of [`SHORT_USER`], in seconds. The server compares whole seconds.
+const PAUSE_SECONDS: f64 = 22.0;
 /// The server's name in the realm.
 const HOST: &str = "mail.lab.test";
 /// The principal of the server's service.
@@ -30,6 +37,17 @@ pub(super) const SERVICE: &str = "exchangeMDB/mail.lab.test";
 /// A client that takes longer than this for one action hangs: listing 500 messages at the longest
 /// delay without Trunkline takes some seconds, and transfers have limits of their own.
 const LIMIT: Duration = Duration::from_secs(600);
+
+/// The time at which a client's ticket expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TicketExpiry {
+    /// After the action.
+    Later,
+    /// Before the client logs in.
+    BeforeLogOn,
+    /// In the middle of the transfer of an attachment.
+    InTransfer,
+}
 
 /// One action of a client.
 #[derive(Clone, Debug)]
@@ -44,8 +62,8 @@ pub(super) struct ClientOrder<'a> {
     pub(super) file: Option<&'a Path>,
     /// A transfer ends after so many seconds, and not before 20 calls.
     pub(super) limit_seconds: Option<f64>,
-    /// The client's ticket has expired when it logs in.
-    pub(super) is_expired: bool,
+    /// The time at which the client's ticket expires.
+    pub(super) expiry: TicketExpiry,
 }
 
 impl ClientOrder<'_> {
@@ -63,7 +81,7 @@ impl ClientOrder<'_> {
             subject: SUBJECT,
             file: None,
             limit_seconds: None,
-            is_expired: false,
+            expiry: TicketExpiry::Later,
         }
     }
 
@@ -79,7 +97,11 @@ impl ClientOrder<'_> {
                 json!({"user": user, "password": password, "domain": domain})
             }
             MailProtection::KerberosPrivacy => {
-                let user = if self.is_expired { BRIEF_USER } else { user };
+                let user = match self.expiry {
+                    TicketExpiry::Later => user,
+                    TicketExpiry::BeforeLogOn => BRIEF_USER,
+                    TicketExpiry::InTransfer => SHORT_USER,
+                };
                 let kdc = LabSite::Far.host_address().to_string();
                 json!({
                     "user": user, "password": password, "domain": REALM, "realm": REALM,
@@ -105,6 +127,8 @@ pub(super) struct ClientOutcome {
     pub(super) is_complete: bool,
     /// Calls of the timed part.
     pub(super) calls: u64,
+    /// Calls of the client, log-on and log-off included.
+    pub(super) all_calls: u64,
     /// Time of RopSubmitMessage.
     #[serde(default)]
     pub(super) submit_seconds: Option<f64>,
@@ -166,8 +190,14 @@ impl MailClientPlace<'_> {
         if order.client == MailClient::Outlook2013 {
             command.args(["--http-port", &HTTP_PORT.to_string()]);
         }
-        if order.is_expired {
-            command.args(["--ticket-age", &EXPIRY_SECONDS.to_string()]);
+        match order.expiry {
+            TicketExpiry::Later => {}
+            TicketExpiry::BeforeLogOn => {
+                command.args(["--ticket-age", &EXPIRY_SECONDS.to_string()]);
+            }
+            TicketExpiry::InTransfer => {
+                command.args(["--pause", &PAUSE_SECONDS.to_string()]);
+            }
         }
         if let Some(file) = order.file {
             command.arg("--file").arg(file);

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
-use super::stand::{InterruptedSend, MapiCellResult, MapiLane};
+use super::stand::{InterruptedSend, MapiCellResult, MapiLane, TicketOutcome};
 use crate::lines::LinkKind;
 use host::ProgramEnvironment;
 use lab::topology::LabSite;
@@ -23,6 +23,8 @@ const SLOW_BYTES: u64 = 8_000_000;
 
 /// Size of an attachment, some hundred calls.
 const ATTACHMENT_BYTES: u64 = 3_000_000;
+/// Size of an attachment that the nodes know.
+const KNOWN_BYTES: u64 = 8_000_000;
 /// Characters of a synchronised message.
 const BODY: usize = 1_000;
 
@@ -37,6 +39,16 @@ pub struct KerberosResults {
     pub expired_through: String,
     /// Error of the same client beside the server.
     pub expired_direct: String,
+}
+
+/// Outcomes of transfers in which the client's ticket expires, through the nodes and beside the
+/// server.
+#[derive(Clone, Debug)]
+pub struct TicketOutcomes {
+    /// A save and a send; the server goes on.
+    pub outlived: [[TicketOutcome; 2]; 2],
+    /// A send; the server refuses each later call.
+    pub refused: [TicketOutcome; 2],
 }
 
 /// Runs actions of both clients, without protection and with NTLM.
@@ -101,6 +113,55 @@ pub fn exchange_by_kerberos(
         expired_through: lane.expired_log_on(LabSite::Near)?,
         expired_direct: lane.expired_log_on(LabSite::Far)?,
     })
+}
+
+/// Runs transfers in which the client's ticket expires.
+///
+/// # Errors
+/// Fails when the lab does not come up.
+pub fn tickets_that_expire(
+    environment: &ProgramEnvironment,
+    python: &Path,
+) -> Result<TicketOutcomes> {
+    let mut lane = lane(environment, python)?;
+    lane.create_realm()?;
+    lane.start_nodes(MailMode::Application)?;
+    lane.start_server()?;
+    let outlived = [
+        lane.expire_in_transfer(MailAction::SaveAttachment)?,
+        lane.expire_in_transfer(MailAction::SendAttachment)?,
+    ];
+    lane.start_server_with(true)?;
+    let refused = lane.expire_in_transfer(MailAction::SendAttachment)?;
+    Ok(TicketOutcomes { outlived, refused })
+}
+
+/// Saves an attachment that the nodes know from a file server, and one that they know from the other
+/// client, and then lists the folder, as a client does before it saves.
+///
+/// # Errors
+/// Fails when the lab does not come up, or a client fails.
+pub fn known_attachments(
+    environment: &ProgramEnvironment,
+    python: &Path,
+) -> Result<Vec<MapiCellResult>> {
+    let mut lane = lane(environment, python)?;
+    lane.set_content(KNOWN_BYTES, 1_000, BODY)?;
+    lane.start_nodes(MailMode::Application)?;
+    lane.start_server()?;
+    let mut results = Vec::new();
+    for client in MailClient::ALL {
+        for protection in [MailProtection::None, MailProtection::NtlmPrivacy] {
+            let mut cell = cell(client, MailAction::SaveAttachment, protection);
+            lane.fetch_from_share()?;
+            results.push(lane.measure_now(&cell, None)?);
+            cell.state = ContentState::Again;
+            results.push(lane.measure(&cell, None)?);
+            cell.action = MailAction::List;
+            results.push(lane.measure_now(&cell, None)?);
+        }
+    }
+    Ok(results)
 }
 
 /// A lane with a link and content, without nodes.

@@ -20,7 +20,8 @@ mod stand;
 
 pub use cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
 pub use exchanges::{
-    KerberosResults, exchange, exchange_by_http, exchange_by_kerberos, interrupted_sends,
+    KerberosResults, TicketOutcomes, exchange, exchange_by_http, exchange_by_kerberos,
+    interrupted_sends, known_attachments, tickets_that_expire,
 };
 pub use schedule::{MapiReport, measure};
-pub use stand::{InterruptedSend, MapiCellResult};
+pub use stand::{InterruptedSend, MapiCellResult, TicketOutcome};

@@ -415,6 +415,7 @@ mod tests {
             submit_seconds: None,
             bytes,
             calls: 10,
+            all_calls: 0,
             wan_round_trips: None,
             wan_bytes: bytes,
             identical: Some(true),

@@ -11,12 +11,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
 use super::cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
 use super::clients::{
-    BRIEF_USER, ClientOrder, ClientOutcome, MailClientPlace, SERVICE, SUBJECT, WARM_UP_SUBJECT,
+    BRIEF_USER, ClientOrder, ClientOutcome, MailClientPlace, SERVICE, SHORT_LIFE, SHORT_USER,
+    SUBJECT, TicketExpiry, WARM_UP_SUBJECT,
 };
 use crate::lines::LinkKind;
 use crate::realm::{KerberosRealm, RealmUser};
@@ -26,7 +27,10 @@ use crate::site::{BenchSite, write_random};
 use host::kernel::ProcessSignal;
 use host::machine::ProcessorTime;
 use host::{ProgramEnvironment, command, kernel, wait};
-use lab::mailbox::{ACCOUNT, HTTP_PORT, MailServer, MailboxDescription, MailboxPrograms};
+use lab::mailbox::{
+    ACCOUNT, HTTP_PORT, MailServer, MailboxDescription, MailboxPrograms, TicketService,
+};
+use lab::servers::{SMB_SHARE, ServerKind, SiteServers};
 use lab::topology::{LabSite, TUN_NEAR};
 
 /// Duration of an attachment on its link, in seconds.
@@ -110,6 +114,8 @@ pub struct MapiCellResult {
     pub bytes: u64,
     /// Calls of the client in this time.
     pub calls: u64,
+    /// Calls of the client, log-on and log-off included.
+    pub all_calls: u64,
     /// (Time − time for the same without delay) / RTT; `None` without delay.
     pub wan_round_trips: Option<f64>,
     /// Bytes of IP packets on the link, both ways, log-on and log-off of the client included.
@@ -128,6 +134,9 @@ pub struct MapiCellResult {
     /// Faults, as sentences.
     pub faults: Vec<String>,
 }
+
+/// Bytes and SHA-256 of a transfer in which the client's ticket expired, or the client's error.
+pub type TicketOutcome = Result<(u64, String), String>;
 
 /// Result of a message in the middle of which a node was killed.
 #[derive(Clone, Debug)]
@@ -183,7 +192,11 @@ impl MapiLane {
             password: ACCOUNT.password,
             ticket_life,
         };
-        let users = [user(ACCOUNT.user, None), user(BRIEF_USER, Some("1s"))];
+        let users = [
+            user(ACCOUNT.user, None),
+            user(BRIEF_USER, Some("1s")),
+            user(SHORT_USER, Some(SHORT_LIFE)),
+        ];
         let (topology, logs) = (&self.site.topology, &self.site.logs);
         let realm =
             KerberosRealm::create(&self.site.run, topology, logs, &home, &users, SERVICE)
@@ -296,6 +309,18 @@ impl MapiLane {
             );
             self.place().run(LabSite::Near, &order)?;
         }
+        self.measure_now(cell, limit_seconds)
+    }
+
+    /// Measures one cell with the dictionaries as they are.
+    ///
+    /// # Errors
+    /// Fails when a client fails, something ends by itself, or the lab is interrupted.
+    pub(super) fn measure_now(
+        &mut self,
+        cell: &MapiCell,
+        limit_seconds: Option<f64>,
+    ) -> Result<MapiCellResult> {
         let mut order = ClientOrder::new(cell.client, cell.action, cell.protection);
         order.is_optimised = cell.mode == MailMode::Exchange;
         order.limit_seconds = limit_seconds;
@@ -331,6 +356,7 @@ impl MapiLane {
             submit_seconds: outcome.submit_seconds,
             bytes: outcome.bytes,
             calls: outcome.calls,
+            all_calls: outcome.all_calls,
             wan_round_trips: None,
             wan_bytes,
             identical,
@@ -340,6 +366,34 @@ impl MapiLane {
             load_average,
             faults,
         })
+    }
+
+    /// Fetches the attachment from a file server at the far site, with empty dictionaries before.
+    ///
+    /// # Errors
+    /// Fails when the file server or its client fails.
+    pub(super) fn fetch_from_share(&mut self) -> Result<()> {
+        self.site.nodes.empty_dictionaries()?;
+        let kinds = [ServerKind::Smb];
+        let BenchSite {
+            topology,
+            logs,
+            run,
+            ..
+        } = &self.site;
+        let mut servers = SiteServers::start(run, topology, LabSite::Far, logs, &kinds)?;
+        fs::copy(&self.content.attachment, servers.files().join("report.bin"))?;
+        let target = self.site.directory.join("report.bin");
+        let share = format!("//{}/{SMB_SHARE}", LabSite::Far.host_address());
+        let script = format!("get report.bin {}", target.display());
+        let mut smbclient = command::new("smbclient");
+        smbclient.args([&share, "-N", "-s", "/dev/null", "-c", &script]);
+        let namespace = topology.namespace_file(LabSite::Near.host());
+        kernel::prepare_child(&mut smbclient, Some(&namespace))?;
+        command::finish("smbclient", &mut smbclient, None)?;
+        let expected = fs::read(&self.content.attachment)?;
+        ensure!(fs::read(&target)? == expected, "smbclient got another file");
+        servers.stop()
     }
 
     /// Sends a message, and then another one in the middle of which the node of a site is killed.
@@ -396,11 +450,34 @@ impl MapiLane {
             MailAction::List,
             MailProtection::KerberosPrivacy,
         );
-        order.is_expired = true;
+        order.expiry = TicketExpiry::BeforeLogOn;
         match self.place().run(site, &order) {
             Ok(outcome) => bail!("an expired ticket was accepted: {outcome:?}"),
             Err(error) => Ok(format!("{error:#}")),
         }
+    }
+
+    /// Outcomes of two clients whose tickets expire in the middle of a transfer, at the near site and
+    /// at the far one.
+    ///
+    /// # Errors
+    /// Fails when a client does not start.
+    pub(super) fn expire_in_transfer(&self, action: MailAction) -> Result<[TicketOutcome; 2]> {
+        let attachment = self.content.attachment.clone();
+        let mut order = ClientOrder::new(
+            MailClient::Outlook2003,
+            action,
+            MailProtection::KerberosPrivacy,
+        );
+        order.expiry = TicketExpiry::InTransfer;
+        order.file = Some(&attachment);
+        let start = |site| self.place().start(site, &order);
+        // Both wait at the same time.
+        let running = [start(LabSite::Near)?, start(LabSite::Far)?];
+        Ok(running.map(|client| match client.finish() {
+            Ok(outcome) => Ok((outcome.bytes, outcome.sha256)),
+            Err(error) => Err(format!("{error:#}")),
+        }))
     }
 
     /// Goodput of client and server alone, in kB/s: the client runs beside the server.
@@ -469,19 +546,29 @@ impl MapiLane {
     /// # Errors
     /// Fails when it does not come up.
     pub(super) fn start_server(&mut self) -> Result<()> {
+        self.start_server_with(false)
+    }
+
+    /// Starts the mail server anew. It refuses the calls of a session whose ticket has expired, if
+    /// `ends_with_ticket`.
+    ///
+    /// # Errors
+    /// Fails when it does not come up.
+    pub(super) fn start_server_with(&mut self, ends_with_ticket: bool) -> Result<()> {
         if let Some(server) = self.server.take() {
             server.stop()?;
         }
+        let keytab = self.realm.as_ref().map(KerberosRealm::service_keytab);
         let server = MailServer::start(
             &self.site.run,
             &self.site.topology,
             &self.site.logs,
             &self.programs,
             &self.content.description(),
-            self.realm
-                .as_ref()
-                .map(KerberosRealm::service_keytab)
-                .as_deref(),
+            keytab.as_deref().map(|keytab| TicketService {
+                keytab,
+                ends_with_ticket,
+            }),
         )?;
         self.server = Some(server);
         Ok(())

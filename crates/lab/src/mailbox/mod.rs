@@ -14,7 +14,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-pub use server::{ACCOUNT, HTTP_PORT, MailAccount, MailServer, MailboxDescription};
+pub use server::{ACCOUNT, HTTP_PORT, MailAccount, MailServer, MailboxDescription, TicketService};
 
 /// The programs and their modules, by file name.
 const FILES: [(&str, &str); 20] = [

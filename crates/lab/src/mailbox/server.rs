@@ -45,6 +45,15 @@ pub struct MailAccount {
     pub password: &'static str,
 }
 
+/// Service whose tickets a server takes.
+#[derive(Clone, Copy, Debug)]
+pub struct TicketService<'a> {
+    /// Its keys.
+    pub keytab: &'a Path,
+    /// The server refuses the calls of a session whose ticket has expired.
+    pub ends_with_ticket: bool,
+}
+
 /// Content of a mailbox when its server starts.
 #[derive(Clone, Debug, Default)]
 pub struct MailboxDescription {
@@ -82,7 +91,7 @@ impl MailboxDescription {
 }
 
 impl MailServer {
-    /// Starts a server at the far site. With a keytab it takes tickets as well.
+    /// Starts a server at the far site. With a ticket service it takes tickets as well.
     ///
     /// # Errors
     /// Fails when it does not come up; the message shows the end of its log.
@@ -92,7 +101,7 @@ impl MailServer {
         logs: &Path,
         programs: &MailboxPrograms,
         content: &MailboxDescription,
-        keytab: Option<&Path>,
+        tickets: Option<TicketService<'_>>,
     ) -> Result<Self> {
         let home = run.subdirectory("mail-server")?;
         let (accounts, mailbox) = (home.join("accounts.json"), home.join("mailbox.json"));
@@ -131,8 +140,12 @@ impl MailServer {
             HTTP_PORT.to_string(),
             "--ignore-input".to_owned(),
         ];
-        if let Some(keytab) = keytab {
-            arguments.extend(["--keytab".to_owned(), keytab.display().to_string()]);
+        if let Some(tickets) = tickets {
+            let keytab = tickets.keytab.display().to_string();
+            arguments.extend(["--keytab".to_owned(), keytab]);
+            if tickets.ends_with_ticket {
+                arguments.push("--end-with-ticket".to_owned());
+            }
         }
         let log = logs.join("mail-server.log");
         let mark = fs::metadata(&log).map_or(0, |known| known.len() as usize);
