@@ -79,7 +79,7 @@ struct CheckArguments {
     plan: PathBuf,
     #[command(flatten)]
     choice: CellChoice,
-    /// Expects this number of light measurements at the same time [default: 1, with --short 4].
+    /// Expects this number of light measurements at the same time [default: 4].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: Option<u16>,
     /// Prints the measurements of the plan as JSON.
@@ -103,8 +103,8 @@ struct LabRunArguments {
     /// no real clients. Two simulations with the same seed give the same results.
     #[arg(long)]
     r#virtual: bool,
-    /// Runs this number of measurements at the same time [default: 1, with --short 4, with --virtual one
-    /// for each processor]. In the real laboratory, only measurements that move at most 3 Mbit/s run at
+    /// Runs this number of measurements at the same time [default: 4, with --virtual one for
+    /// each processor]. In the real laboratory, only measurements that move at most 3 Mbit/s run at
     /// the same time. All others would disturb each other, and run alone.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: Option<u16>,
@@ -198,12 +198,8 @@ impl CellChoice {
     }
 
     /// Measurements of the real laboratory at the same time.
-    fn lanes(&self, jobs: Option<u16>) -> usize {
-        match (jobs, self.short) {
-            (Some(jobs), _) => usize::from(jobs),
-            (None, true) => cells::SHORT_JOBS,
-            (None, false) => 1,
-        }
+    fn lanes(jobs: Option<u16>) -> usize {
+        jobs.map_or(cells::DEFAULT_JOBS, usize::from)
     }
 }
 
@@ -219,7 +215,7 @@ impl CheckArguments {
             .cloned()
             .collect();
         let series = cells::series(&plan, &chosen, &all);
-        let lanes = self.choice.lanes(self.jobs);
+        let lanes = CellChoice::lanes(self.jobs);
         let expected = cells::expected_time(&plan, &series, sizes, &selection, lanes);
         if self.json {
             let cells: Vec<Value> = chosen
@@ -295,7 +291,7 @@ impl LabRunArguments {
                 directory: directory.clone(),
                 sizes,
                 cells: self.choice.selection(),
-                jobs: self.choice.lanes(self.jobs),
+                jobs: CellChoice::lanes(self.jobs),
                 python: bench_smb::python().ok(),
                 mail_python: bench_mapi::python().ok(),
                 certificate: crate::emulate::calibrate::citation(),

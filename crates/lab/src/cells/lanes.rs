@@ -23,8 +23,8 @@ use super::sizes::{self, CellSizes, SeriesEstimate};
 use host::kernel;
 use host::progress::ProgressReporter;
 
-/// Lanes of a short campaign.
-pub const SHORT_JOBS: usize = 4;
+/// Lanes of a campaign without `--jobs`.
+pub const DEFAULT_JOBS: usize = 4;
 
 /// Greatest payload rate of a light series, in bytes per second (3 Mbit/s). Two processors carry an OC-1 of
 /// 51.84 Mbit/s with clients, servers, nodes and captures; four light series are a quarter of it.

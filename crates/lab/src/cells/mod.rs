@@ -28,7 +28,7 @@ pub use journal::{
     CampaignHeader, CampaignJournal, CellPass, FILE_NAME as JOURNAL_FILE, RealFigures,
     SeriesAttempt,
 };
-pub use lanes::SHORT_JOBS;
+pub use lanes::DEFAULT_JOBS;
 pub use plan::{CacheState, CellMode, CellPlan, FecSetting, PlanProblem, PublishedEvaluation};
 #[cfg(test)]
 pub(crate) use results::tests::sample_outcome;

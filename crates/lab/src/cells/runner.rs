@@ -139,6 +139,7 @@ pub fn run(
             Ok(())
         };
         lanes::run(part, jobs, &mut journal, &mut clock, progress, lane)?;
+        wait::not_interrupted()?;
     }
     Ok(journal)
 }

@@ -306,7 +306,7 @@ mod tests {
         assert!((at_0 as f64 - 5.0 * per_second).abs() < per_second);
     }
 
-    /// Expected time of a campaign, in one lane or in those of a short one.
+    /// Expected time of a campaign.
     fn expected(plan: &CellPlan, is_short: bool) -> Duration {
         let selection = CellSelection {
             is_short,
@@ -315,12 +315,8 @@ mod tests {
         let all = expand(plan);
         let chosen = selection.choose(&all).unwrap();
         let sizes = CellSizes::of(plan, false, is_short);
-        let jobs = match is_short {
-            true => lanes::SHORT_JOBS,
-            false => 1,
-        };
         let series = series(plan, &chosen, &all);
-        expected_time(plan, &series, sizes, &selection, jobs)
+        expected_time(plan, &series, sizes, &selection, lanes::DEFAULT_JOBS)
     }
 
     #[test]
