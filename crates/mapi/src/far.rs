@@ -620,6 +620,17 @@ impl AcceleratorHalf for MapiFarHalf {
         }
     }
 
+    fn set_backlog(&mut self, now: Time, bytes: u64) {
+        self.now = now;
+        if self.state == FarState::Gone {
+            return;
+        }
+        if let Some(mailbox) = &mut self.mailbox {
+            mailbox.machine.set_backlog(now, bytes);
+        }
+        self.drain_machine();
+    }
+
     fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs.pop_front()
     }

@@ -168,6 +168,12 @@ pub trait AcceleratorHalf: Send {
         0
     }
 
+    /// Takes the number of bytes that the half has put out for the other half and that still wait in this
+    /// node, because the WAN takes no more of them now. The half may have new output after it.
+    fn set_backlog(&mut self, now: Time, bytes: u64) {
+        let _ = (now, bytes);
+    }
+
     /// False while the half can pass on no more of the content that it reads.
     fn takes_content(&self) -> bool {
         true

@@ -116,9 +116,9 @@ pub(crate) const LAST_TAKES_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) const BEAT_EVERY: Duration = Duration::from_millis(500);
 
 /// The bytes of one flow that may be read ahead and not yet requested by the client. The fastest
-/// link of the published tables (OC-1, 51.84 Mbit/s) holds 3.3 MB at a round trip of 500 ms; this
-/// is 2.5 times as much.
-pub(crate) const AHEAD_MAX: u64 = 8 << 20;
+/// link of the published tables (OC-1, 51.84 Mbit/s) holds 3.3 MB at a round trip of 500 ms. This
+/// is five times as much, because data behind a lost packet waits for it for up to four round trips.
+pub(crate) const AHEAD_MAX: u64 = 16 << 20;
 
 /// The longest READ that is made ahead, and the longest client READ that causes one: a client that
 /// requests more than a mebibyte at a time gains little.

@@ -138,6 +138,8 @@ pub(crate) struct Flow {
     letting_go: Option<stage::GivenReason>,
     /// The accelerator's note beside that reason.
     letting_go_note: Option<String>,
+    /// Bytes of the half's output that waited for the WAN when it was last told; `None` after new output.
+    backlog_told: Option<u64>,
     pub(crate) carry_only: bool,
     pub(crate) may_store: bool,
     pub(crate) sent_lan_bytes: u64,
@@ -246,6 +248,7 @@ impl Flow {
             registered: birth.registered,
             letting_go: None,
             letting_go_note: None,
+            backlog_told: None,
             carry_only: birth.carry_only,
             may_store: birth.may_store,
             sent_lan_bytes: 0,
@@ -394,6 +397,10 @@ impl Flow {
         self.flush_lan(turn);
         self.repair(turn)?;
         self.encode(turn);
+        if self.tell_backlog(turn)? {
+            self.flush_lan(turn);
+            self.encode(turn);
+        }
         self.grant_read_credit(turn);
         Ok(())
     }

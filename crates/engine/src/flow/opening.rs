@@ -151,6 +151,7 @@ impl Flow {
 
     pub(super) fn send_to_peer(&mut self, turn: &FlowTurn<'_>, segment: FlowSegment) {
         self.wants_opening = true;
+        self.backlog_told = None;
         self.encoder.push(turn.now, segment);
     }
 

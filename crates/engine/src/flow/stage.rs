@@ -128,6 +128,22 @@ impl Flow {
         }
     }
 
+    /// Tells the half how much of its output waits for the WAN; true if it was told.
+    pub(super) fn tell_backlog(&mut self, turn: &mut FlowTurn<'_>) -> Result<bool, FlowFailure> {
+        let FlowStage::Running(accelerator) = &mut self.stage else {
+            return Ok(false);
+        };
+        let backlog = self.encoder.pending() as u64;
+        if self.backlog_told == Some(backlog) {
+            return Ok(false);
+        }
+        self.backlog_told = Some(backlog);
+        accelerator.set_backlog(turn.now, backlog);
+        self.drain_accelerator(turn)?;
+        self.tell_server_events(turn)?;
+        Ok(true)
+    }
+
     pub(super) fn drain_accelerator(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         use accelerate::AcceleratorOutput as Wish;
         while let FlowStage::Running(accelerator) = &mut self.stage {

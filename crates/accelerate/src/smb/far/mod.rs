@@ -267,7 +267,7 @@ impl Smb2FarHalf {
             true => Smb2Splitter::taking_sealed,
             false => Smb2Splitter::new,
         };
-        let pace = ReadAheadPace::over_path(settings.path_bytes);
+        let pace = ReadAheadPace::default();
         Self {
             set_ups: PendingSetUps::new(&settings),
             sessions: SessionTable::default(),
@@ -402,7 +402,6 @@ impl Smb2FarHalf {
     fn frame(&mut self, now: Time, bytes: &[u8]) {
         match HalfFrame::parse(bytes) {
             Ok(Some(HalfFrame::Beat { number })) => self.tell_near(HalfFrame::Heard { number }),
-            Ok(Some(HalfFrame::Received { bytes })) => self.pace.received(now, bytes),
             Ok(Some(HalfFrame::Again { header, request })) => self.read_again(&header, &request),
             Ok(Some(HalfFrame::Revoked { file })) => self.confirmed(file),
             Ok(Some(HalfFrame::Forgot { file })) => self.forget_fresh(file),
@@ -481,6 +480,13 @@ impl AcceleratorHalf for Smb2FarHalf {
             }
         }
         self.pump(now);
+    }
+
+    fn set_backlog(&mut self, now: Time, bytes: u64) {
+        self.pace.set_backlog(now, bytes);
+        if self.state == FarState::Engaged {
+            self.pump(now);
+        }
     }
 
     fn poll_output(&mut self) -> Option<AcceleratorOutput> {

@@ -178,6 +178,10 @@ impl AcceleratorHalf for DialectSelector {
         self.running.poll_timeout()
     }
 
+    fn set_backlog(&mut self, now: Time, bytes: u64) {
+        self.running.set_backlog(now, bytes);
+    }
+
     fn buffered(&self) -> usize {
         let seen = self.seen.as_ref();
         let held = seen.map_or(0, |seen| seen.asked.held() + seen.answered.len());

@@ -209,7 +209,7 @@ fn opens_with_special_options_are_not_served() {
 /// at each open.
 #[test]
 fn message_cost_is_one_look_per_open() {
-    const OPENS: usize = 200;
+    const OPENS: usize = 400;
     let mut world = world_with(0);
     let data = contents(100_000);
     for number in 0..OPENS {

@@ -270,7 +270,7 @@ impl TacticsFar {
             return;
         }
         match self.reader.segment(segment) {
-            Ok(Some(message)) => self.message(now, message),
+            Ok(Some(message)) => self.message(message),
             Ok(None) => {}
             Err(_) => self.close(),
         }
@@ -465,6 +465,14 @@ impl TacticsFar {
         self.report();
     }
 
+    /// Takes the bytes of output that still wait in this node, and uses the room that others have left.
+    pub fn set_backlog(&mut self, now: Time, bytes: u64) {
+        self.pace.set_backlog(now, bytes);
+        if !self.is_closed {
+            self.proceed(now);
+        }
+    }
+
     /// Returns the next action.
     pub fn poll_output(&mut self) -> Option<FarOutput> {
         self.outputs.pop_front()
@@ -495,7 +503,7 @@ impl TacticsFar {
             .extend(segments.into_iter().map(FarOutput::ToNear));
     }
 
-    fn message(&mut self, now: Time, message: HalfMessage) {
+    fn message(&mut self, message: HalfMessage) {
         match message {
             HalfMessage::Stub {
                 call,
@@ -533,7 +541,8 @@ impl TacticsFar {
                 call: Some(WorkCall::Rest { context }),
             }),
             HalfMessage::Delivered { lane, count } => self.delivered(lane, count),
-            HalfMessage::Received { bytes } => self.pace.received(now, bytes),
+            // Where this node's output waits decides, and not what has arrived.
+            HalfMessage::Received { .. } => {}
             HalfMessage::StubAnswer { .. }
             | HalfMessage::BatchAnswer { .. }
             | HalfMessage::Promise { .. }

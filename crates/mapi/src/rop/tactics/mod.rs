@@ -68,8 +68,9 @@ enum WriteFailure {
 }
 
 /// The most bytes that wait for a client ahead of its requests, for one object. A link of 52 Mbit/s
-/// with 500 ms there and back has 3.2 MB in flight.
-const LANE_MAX: u64 = 8 << 20;
+/// with 500 ms there and back has 3.2 MB in flight. Data behind a lost packet waits for it for up to four
+/// round trips.
+const LANE_MAX: u64 = 16 << 20;
 /// The bytes that a lane sends ahead before the client has taken any of them.
 const LANE_FIRST: u64 = 256 << 10;
 /// Objects of one session that are read ahead at a time.

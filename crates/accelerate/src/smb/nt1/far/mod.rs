@@ -271,7 +271,7 @@ pub(crate) struct Smb1FarHalf {
 impl Smb1FarHalf {
     /// A half for a flow on which the client's first message, and nothing more, has passed.
     pub(crate) fn new(settings: SmbSettings) -> Self {
-        let pace = ReadAheadPace::over_path(settings.path_bytes);
+        let pace = ReadAheadPace::default();
         Self {
             settings,
             state: Smb1FarState::Watching,
@@ -361,14 +361,13 @@ impl Smb1FarHalf {
         }
     }
 
-    fn frame(&mut self, now: Time, bytes: &[u8]) {
+    fn frame(&mut self, bytes: &[u8]) {
         match Smb1HalfFrame::parse(bytes) {
             // One of the first version may answer longer READs than the server would.
             Ok(Some(Smb1HalfFrame::Speaks { version })) => self.near_speaks = version >= VERSION,
             Ok(Some(Smb1HalfFrame::Beat { number })) => {
                 self.tell_near(&Smb1HalfFrame::Heard { number })
             }
-            Ok(Some(Smb1HalfFrame::Received { bytes })) => self.pace.received(now, bytes),
             Ok(Some(Smb1HalfFrame::Again { position, message })) => {
                 self.read_again(position, &message)
             }
@@ -423,13 +422,20 @@ impl AcceleratorHalf for Smb1FarHalf {
                 SegmentKind::Payload | SegmentKind::Control => {
                     self.request_bytes(now, &segment.bytes);
                 }
-                SegmentKind::Frame => self.frame(now, &segment.bytes),
+                SegmentKind::Frame => self.frame(&segment.bytes),
             },
             AcceleratorInput::WanFinished => self.client_finished(),
             AcceleratorInput::Server(..) => {}
             AcceleratorInput::Timeout => self.give_back_overdue(now),
         }
         self.pump(now);
+    }
+
+    fn set_backlog(&mut self, now: Time, bytes: u64) {
+        self.pace.set_backlog(now, bytes);
+        if self.state != Smb1FarState::Gone {
+            self.pump(now);
+        }
     }
 
     fn poll_output(&mut self) -> Option<AcceleratorOutput> {

@@ -162,8 +162,9 @@ fn position_follows_the_clients_own_reads() {
 
 #[test]
 fn sought_position_survives_prefetching() {
-    let mut world = world(4 << 20);
-    world.server_takes = Duration::from_millis(1);
+    let mut world = world(32 << 20);
+    // So slowly that there is always something left to read ahead.
+    world.server_takes = Duration::from_millis(100);
     let file = world.open(0, "a");
     for offset in [0, 60_000, 120_000, 180_000, 240_000] {
         world.ask(0, &read(file, offset, BLOCK));
