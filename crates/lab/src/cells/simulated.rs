@@ -354,7 +354,7 @@ mod tests {
         [[link]]
         name = "line"
         settings = "rate=2Mbit"
-        document = "1MB"
+        document = "2MB"
         [[group]]
         protocol = "CIFS"
         workload = "smb-serial-download"
