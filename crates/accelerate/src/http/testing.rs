@@ -117,7 +117,7 @@ pub fn framing(bytes: &[u8]) {
 }
 
 /// The bytes of each kind: heads, payload; and the fault.
-fn follow<H: super::wire::Head>(
+fn follow<H: super::wire::MessageHead>(
     mut reader: MessageReader<H>,
     pieces: &[&[u8]],
 ) -> (usize, Vec<u8>, Option<String>) {

@@ -85,7 +85,7 @@ pub(super) enum RequestUse {
     Disconnect(ContextHandle),
     /// A request that changes no session. It may wait at the server for minutes.
     Outside(Option<ContextHandle>),
-    /// What follows it need not be HTTP/1.1.
+    /// A change of protocol: the bytes after this request need not be HTTP/1.1.
     Upgrade,
 }
 

@@ -23,7 +23,7 @@ pub use fields::{FieldSection, is_token};
 pub use framing::{BodyFraming, has_option};
 pub use head::{HttpVersion, RequestHead, ResponseHead};
 pub use reader::{
-    BodyExpectation, Head, MessagePart, MessageReader, ReaderStep, Requests, Responses,
+    BodyExpectation, MessageHead, MessagePart, MessageReader, ReaderStep, Requests, Responses,
 };
 
 /// Bytes of a request line or a status line. RFC 9112 §3 (Request Line) recommends that 8,000 are

@@ -58,7 +58,7 @@ impl BodyExpectation {
 /// A run of bytes that was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReaderStep<H> {
-    /// How many bytes, from the beginning of what was handed in.
+    /// Number of bytes, from the beginning of what was handed in.
     pub length: usize,
     /// Their kind.
     pub what: MessagePart<H>,
@@ -66,8 +66,8 @@ pub struct ReaderStep<H> {
     pub is_end: bool,
 }
 
-/// What a reader of one kind of head knows about it.
-pub trait Head: Sized {
+/// A kind of head: its beginning, its parser, and the body that follows it.
+pub trait MessageHead: Sized {
     /// Empty lines that may precede it.
     const EMPTY_LINES: usize;
     /// Reads a whole head, and says what follows it.
@@ -75,13 +75,13 @@ pub trait Head: Sized {
         bytes: Bytes,
         expected: &mut VecDeque<BodyExpectation>,
     ) -> Result<(Self, BodyFraming), FramingFault>;
-    /// Whether these bytes, which end behind their first line at the latest, begin a head.
+    /// Fails if these bytes, which end behind their first line at the latest, do not begin a head.
     fn check_begin(bytes: &[u8]) -> Result<(), FramingFault>;
     /// True if a head may begin now.
     fn may_begin(expected: &VecDeque<BodyExpectation>) -> bool;
 }
 
-impl Head for RequestHead {
+impl MessageHead for RequestHead {
     const EMPTY_LINES: usize = EMPTY_LINES_MAX;
 
     fn read(
@@ -102,7 +102,7 @@ impl Head for RequestHead {
     }
 }
 
-impl Head for ResponseHead {
+impl MessageHead for ResponseHead {
     const EMPTY_LINES: usize = 0;
 
     fn read(
@@ -147,13 +147,13 @@ enum ReaderState {
     Opaque,
 }
 
-impl<H: Head> Default for MessageReader<H> {
+impl<H: MessageHead> Default for MessageReader<H> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<H: Head> MessageReader<H> {
+impl<H: MessageHead> MessageReader<H> {
     /// A reader at the beginning of a connection.
     pub fn new() -> Self {
         Self {

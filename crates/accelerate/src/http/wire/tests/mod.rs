@@ -20,7 +20,7 @@ pub(super) struct FollowedMessages {
     unfinished: Vec<u8>,
 }
 
-pub(super) fn follow<H: reader::Head>(
+pub(super) fn follow<H: reader::MessageHead>(
     reader: &mut MessageReader<H>,
     pieces: &[&[u8]],
     bytes_of: impl Fn(&H) -> Vec<u8>,
