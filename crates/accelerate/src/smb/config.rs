@@ -151,6 +151,22 @@ pub(crate) const LISTING_FIRST: usize = 192 << 10;
 /// trip that is worth saving (docs/decisions/0037).
 pub(crate) const LISTING_WAITS: Duration = Duration::from_millis(20);
 
+/// The time for which an open that was made ahead of a client under a lease may wait for its CREATE at
+/// the near half, as [`LISTING_WAITS`] (docs/decisions/0083).
+pub(crate) const LEASED_OFFER_WAITS: Duration = Duration::from_millis(20);
+
+/// The time for which such an open stays at the server without the near half's word: a round trip of
+/// a satellite, and as long as [`ConsistencyMode::STALENESS`].
+pub(crate) const LEASED_OFFER_LASTS: Duration = Duration::from_secs(1);
+
+/// Such opens of one flow that no client has: a program opens a file at once after it has looked at it,
+/// so these are as many programs.
+pub(crate) const LEASED_OFFERS_MAX: usize = 4;
+
+/// Leases of one flow that the server knows by another key than the client. The client closes its
+/// files a second after their use, so a thousand are those of some thousand files in a second.
+pub(crate) const LEASE_ALIASES_MAX: usize = 1_024;
+
 /// Opens of one flow that may be ahead of its client, and how many are as it begins: at a round trip of
 /// 100 ms and 5 ms for each file on its LAN a client uses up twenty.
 pub(crate) const OPENS_AHEAD_MAX: usize = 64;

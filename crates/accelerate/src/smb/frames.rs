@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
-//!                 Listed + payload · Key · Sealing · Forget · Sealed + message · Offer
+//!                 Listed + payload · Key · Sealing · Forget · Sealed + message · Offer · LeasedOffer
 //!                 Lease · FileSystem · Speaks
 //!  near ──► far   Speaks · Beat · Received · Again · Revoked · Forgot · Sealed + message · Took
 //! ```
@@ -49,6 +49,7 @@ const OFFER: u8 = 22;
 const TOOK: u8 = 23;
 const FILE_SYSTEM: u8 = 24;
 const LEASE: u8 = 25;
+const LEASED_OFFER: u8 = 26;
 
 /// The version in [`HalfFrame::Speaks`] of a near half that accepts keys. A near half that sends
 /// none accepts no keys.
@@ -64,6 +65,8 @@ pub(crate) const TAKES_LEASES: u8 = 5;
 /// SET_INFO of the length, or of times and attributes, early. They do so only if both send it: the far half sends its
 /// own version before [`HalfFrame::Engaged`], and only to such a near half.
 pub(crate) const COMPOUNDS: u8 = 6;
+/// The version of halves that also know [`HalfFrame::LeasedOffer`].
+pub(crate) const LEASED_OFFERS: u8 = 7;
 
 /// The requests that the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +169,17 @@ pub(crate) enum HalfFrame {
         file: FileId,
         position: u64,
         staleness: Duration,
+        request: Bytes,
+        answer: Bytes,
+    },
+    /// This open was made ahead under a lease of the far half's own, in the client's name: it
+    /// answers a CREATE with this body, the numbers apart that clients draw anew. The answer holds
+    /// the far half's lease key, and the client gets its own in its place. The near half answers
+    /// the next CREATE of this kind with [`HalfFrame::Took`], or refuses with
+    /// [`HalfFrame::Revoked`].
+    LeasedOffer {
+        file: FileId,
+        position: u64,
         request: Bytes,
         answer: Bytes,
     },
@@ -284,6 +298,19 @@ impl HalfFrame {
                 .bytes(&file.0)
                 .u64(position)
                 .u32(u32::try_from(staleness.as_millis()).unwrap_or(u32::MAX))
+                .u16(request.len() as u16)
+                .bytes(&request)
+                .u16(answer.len() as u16)
+                .bytes(&answer),
+            HalfFrame::LeasedOffer {
+                file,
+                position,
+                request,
+                answer,
+            } => writer
+                .u8(LEASED_OFFER)
+                .bytes(&file.0)
+                .u64(position)
                 .u16(request.len() as u16)
                 .bytes(&request)
                 .u16(answer.len() as u16)
@@ -435,6 +462,19 @@ impl HalfFrame {
                     answer,
                 }
             }
+            LEASED_OFFER => {
+                let (file, position) = (file(&mut reader)?, reader.u64()?);
+                let length = usize::from(reader.u16()?);
+                let request = Bytes::copy_from_slice(reader.bytes(length)?);
+                let length = usize::from(reader.u16()?);
+                let answer = Bytes::copy_from_slice(reader.bytes(length)?);
+                HalfFrame::LeasedOffer {
+                    file,
+                    position,
+                    request,
+                    answer,
+                }
+            }
             TOOK => HalfFrame::Took {
                 file: file(&mut reader)?,
             },
@@ -480,6 +520,12 @@ mod tests {
                 file,
                 position: 3,
                 staleness: Duration::from_millis(1_500),
+                request: Bytes::from_static(b"create"),
+                answer: Bytes::from_static(b"created"),
+            },
+            HalfFrame::LeasedOffer {
+                file,
+                position: 3,
                 request: Bytes::from_static(b"create"),
                 answer: Bytes::from_static(b"created"),
             },

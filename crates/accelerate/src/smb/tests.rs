@@ -12,6 +12,7 @@ mod leases;
 mod letting_go;
 mod listing;
 mod model;
+mod open_after_stat;
 mod passing;
 mod races;
 mod reading;

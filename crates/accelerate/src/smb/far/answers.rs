@@ -103,6 +103,7 @@ impl Smb2FarHalf {
             && header.message_id != header::UNASKED
             && (PendingSetUps::wants(header)
                 || is_keyed && header.has(flag::SIGNED)
+                || self.may_be_aliased(header)
                 || self.is_lease_or_durable(header))
     }
 
@@ -118,6 +119,7 @@ impl Smb2FarHalf {
                             is_durable: true,
                             ..
                         }
+                        | RequestPurpose::OpensAhead(_)
                 )
             })
     }
@@ -206,9 +208,10 @@ impl Smb2FarHalf {
     pub(super) fn whole_answer(
         &mut self,
         now: Time,
-        head: Smb2MessageHead,
-        rest: Vec<(SegmentKind, Bytes)>,
+        mut head: Smb2MessageHead,
+        mut rest: Vec<(SegmentKind, Bytes)>,
     ) {
+        self.alias_answer(&mut head, &mut rest);
         self.answer(now, head, &rest);
         if self.state != FarState::Gone {
             for (kind, bytes) in rest {
@@ -247,7 +250,7 @@ impl Smb2FarHalf {
             if !head.is_single() {
                 return self.stop(ReasonCode::VIOLATION);
             }
-            self.own_answer(now, &head, request, is_interim);
+            self.own_answer(now, &head, rest, request, is_interim);
             self.give_early_breaks(header.message_id, &request, is_interim);
             if !header.is_sealed {
                 self.forget_ended(request.session);
@@ -447,6 +450,10 @@ impl Smb2FarHalf {
                 }
             }
             RequestPurpose::Plain if header.command == command::CREATE => {
+                let answer = CreateResponse::parse(head.body());
+                let answer = answer.ok().filter(|_| header.status == status::SUCCESS);
+                self.stats.answered(header.message_id, answer.as_ref());
+                self.stats.opened(header.message_id, None);
                 self.opened_unserved(now, head);
             }
             RequestPurpose::Lists(file) => {
@@ -484,11 +491,12 @@ impl Smb2FarHalf {
             ..head.header
         };
         if header.status != status::SUCCESS {
-            return;
+            return self.stats.opened(header.message_id, None);
         }
         let Ok(answer) = CreateResponse::parse(head.body()) else {
             return self.stop(ReasonCode::VIOLATION);
         };
+        self.stats.opened(header.message_id, Some(answer.file));
         if is_ours {
             head.body_mut()[ANSWER_OPLOCK_AT] = oplock_level::NONE;
         }
@@ -732,6 +740,7 @@ impl Smb2FarHalf {
     pub(super) fn forget_open(&mut self, file: FileId) {
         self.forget_ahead(file);
         self.forget_lists(file);
+        self.stats.forget(file);
         if let Some(message) = self.opens_ahead.forget(file) {
             self.enqueue(message);
         }
@@ -747,6 +756,7 @@ impl Smb2FarHalf {
         &mut self,
         now: Time,
         head: &Smb2MessageHead,
+        rest: &[(SegmentKind, Bytes)],
         request: OutstandingRequest,
         is_interim: bool,
     ) {
@@ -754,7 +764,7 @@ impl Smb2FarHalf {
         match request.purpose {
             _ if is_interim => {}
             RequestPurpose::OpensAhead(number) => {
-                return self.opened_ahead(now, head, number);
+                return self.opened_ahead(now, head, rest, number);
             }
             RequestPurpose::ClosesAhead(file) => return self.forget_open(file),
             RequestPurpose::AsksFileSystem {

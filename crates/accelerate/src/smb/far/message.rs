@@ -186,6 +186,32 @@ impl GatheredMessage {
         }
     }
 
+    /// Has each message changed, whose length stays the same. A message is given in one piece.
+    pub(crate) fn rewrite(&mut self, change: impl Fn(&Smb2Header, &mut Vec<u8>)) {
+        for index in 0..self.parts.len() {
+            let (before, behind) = self.parts.split_at_mut(index + 1);
+            let Some(FramePart::Head(head)) = before.last_mut() else {
+                continue;
+            };
+            let mut joined = head.message().to_vec();
+            rest(behind).for_each(|bytes| joined.extend_from_slice(bytes));
+            let original = joined.clone();
+            change(&head.header, &mut joined);
+            if joined == original {
+                continue;
+            }
+            let mut changed = Bytes::from(joined);
+            let place = head.message_mut();
+            place.copy_from_slice(&changed.split_to(place.len()));
+            for part in behind {
+                match part {
+                    FramePart::Rest(bytes) => *bytes = changed.split_to(bytes.len()),
+                    FramePart::Head(_) => break,
+                }
+            }
+        }
+    }
+
     /// Returns its messages, each in one piece and with the padding before the next.
     pub(crate) fn messages(&self) -> impl Iterator<Item = (Smb2Header, Vec<u8>)> {
         let heads = self.parts.iter().enumerate();

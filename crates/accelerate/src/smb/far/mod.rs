@@ -36,6 +36,7 @@ mod list_ahead;
 mod listing;
 pub(crate) mod message;
 pub(crate) mod open;
+mod open_after_stat;
 mod open_ahead;
 mod opening;
 mod oplocks;
@@ -51,7 +52,9 @@ use bytes::Bytes;
 use vocab::{FlowSegment, SeededRandom, SegmentKind, Time};
 
 use super::config::{ConsistencyMode, SmbSettings};
-use super::frames::{COMPOUNDS, HalfFrame, TAKES_KEYS, TAKES_LEASES, TAKES_OFFERS, TAKES_SEALING};
+use super::frames::{
+    COMPOUNDS, HalfFrame, LEASED_OFFERS, TAKES_KEYS, TAKES_LEASES, TAKES_OFFERS, TAKES_SEALING,
+};
 use super::keys::PendingSetUps;
 use super::listing::DirectoryQuery;
 use super::wire::FileId;
@@ -248,6 +251,9 @@ pub(crate) struct Smb2FarHalf {
     near_takes_leases: bool,
     /// The near half knows the rules of [`COMPOUNDS`].
     near_takes_compounds: bool,
+    near_takes_leased_offers: bool,
+    stats: open_after_stat::StatHistory,
+    aliases: open_after_stat::LeaseAliases,
 
     client_finish: StreamFinish,
 }
@@ -311,6 +317,9 @@ impl Smb2FarHalf {
             near_takes_offers: false,
             near_takes_leases: false,
             near_takes_compounds: false,
+            near_takes_leased_offers: false,
+            stats: open_after_stat::StatHistory::default(),
+            aliases: open_after_stat::LeaseAliases::default(),
             client_finish: StreamFinish::Open,
         }
     }
@@ -390,7 +399,11 @@ impl Smb2FarHalf {
         if self.state == FarState::Watching {
             self.state = FarState::Engaged;
             if self.near_takes_compounds {
-                self.tell_near(HalfFrame::Speaks { version: COMPOUNDS });
+                let version = match self.near_takes_leased_offers {
+                    true => LEASED_OFFERS,
+                    false => COMPOUNDS,
+                };
+                self.tell_near(HalfFrame::Speaks { version });
             }
             self.tell_near(HalfFrame::Engaged {
                 version: super::frames::VERSION,
@@ -411,6 +424,7 @@ impl Smb2FarHalf {
                 self.near_takes_offers = version >= TAKES_OFFERS;
                 self.near_takes_leases = version >= TAKES_LEASES;
                 self.near_takes_compounds = version >= COMPOUNDS;
+                self.near_takes_leased_offers = version >= LEASED_OFFERS;
             }
             Ok(Some(HalfFrame::Sealed { session })) => self.request_sealed(session),
             Ok(Some(HalfFrame::Took { file })) => self.took(now, file),
@@ -494,9 +508,7 @@ impl AcceleratorHalf for Smb2FarHalf {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let offers = self
-            .staleness()
-            .and_then(|staleness| self.opens_ahead.next_overdue(staleness));
+        let offers = self.opens_ahead.next_overdue(self.staleness());
         let times = [self.next_overdue(), self.stops_by(), offers];
         times.into_iter().flatten().min()
     }

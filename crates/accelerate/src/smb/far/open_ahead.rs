@@ -1,5 +1,6 @@
-//! Opens the files of a directory ahead of a client that goes through them, under the policy
-//! `relaxed` (docs/decisions/0042).
+//! Opens files ahead of a client: under the policy `relaxed` the files of a directory that the client
+//! goes through (docs/decisions/0042), and always the file whose attributes it has just asked for
+//! (`open_after_stat`).
 //!
 //! ```text
 //!            server has opened it           the client's own CREATE
@@ -17,26 +18,29 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use vocab::Time;
+use vocab::{SegmentKind, Time};
 
 use super::answers::CreateIntent;
 use super::connection::OplockRequester;
 use super::message::GatheredMessage;
 use super::open::{LicenceState, TrackedOpen};
+use super::open_after_stat::LeaseBreakNotice;
 use super::{FarState, FileChange, OutstandingRequest, RequestPurpose, Smb2FarHalf, StreamFinish};
 use crate::smb::config::{
-    AHEAD_CREDITS, ConsistencyMode, NAMES_KEPT, OPENS_AHEAD_BYTES, OPENS_AHEAD_FIRST,
-    OPENS_AHEAD_MAX, OPENS_MAX,
+    AHEAD_CREDITS, ConsistencyMode, LEASED_OFFER_LASTS, NAMES_KEPT, OPENS_AHEAD_BYTES,
+    OPENS_AHEAD_FIRST, OPENS_AHEAD_MAX, OPENS_MAX,
 };
 use crate::smb::frames::HalfFrame;
 use crate::smb::offer::{drops_offers, names_of};
+use crate::smb::wire::FileId;
 use crate::smb::wire::create::{
-    ANSWER_OPLOCK_AT, CreateRequest, CreateResponse, REQUEST_OPLOCK_AT, oplock_level,
+    ANSWER_OPLOCK_AT, CreateRequest, CreateResponse, REQUEST_OPLOCK_AT, name_of, oplock_level,
+    without_drawn_numbers,
 };
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, flag, status};
+use crate::smb::wire::lease::LeaseKey;
 use crate::smb::wire::split::Smb2MessageHead;
-use crate::smb::wire::{FileId, u16_at};
 
 /// The offset of a file's name in a CREATE of ours: behind the fixed part ([MS-SMB2] §2.2.13).
 const NAME_AT: usize = header::LENGTH + 56;
@@ -73,23 +77,32 @@ struct AccessPattern {
 
 /// An outstanding CREATE of this half.
 #[derive(Debug)]
-struct PendingCreate {
-    header: Smb2Header,
-    body: Vec<u8>,
-    position: u64,
-    at: Time,
+pub(super) struct PendingCreate {
+    pub(super) header: Smb2Header,
+    /// The body of the client's CREATE that it answers, without the numbers that clients draw.
+    pub(super) body: Vec<u8>,
+    pub(super) position: u64,
+    pub(super) at: Time,
+    /// The key of the lease that it asks for.
+    pub(super) lease: Option<LeaseKey>,
+    /// The lease was broken before the answer.
+    pub(super) is_broken: bool,
+    /// The client's CREATE, which waits for the answer.
+    pub(super) waiting: Option<GatheredMessage>,
 }
 
 /// An open that no client has requested.
 #[derive(Debug)]
 pub(super) struct SpeculativeOpen {
-    asked: PendingCreate,
-    answer: Vec<u8>,
-    bytes: u64,
+    pub(super) asked: PendingCreate,
+    pub(super) answer: Vec<u8>,
+    pub(super) bytes: u64,
     /// The near half was asked to stop; its confirmation is outstanding.
-    is_retiring: bool,
-    /// The client's CREATE, which waits for that.
-    waiting: Option<GatheredMessage>,
+    pub(super) is_retiring: bool,
+    /// The client's CREATE, which waits for that, or for the near half's word under a lease.
+    pub(super) waiting: Option<GatheredMessage>,
+    /// The server's break of its lease, for the client that was given the open.
+    pub(super) notice: Option<LeaseBreakNotice>,
 }
 
 /// See the module documentation.
@@ -101,9 +114,9 @@ pub(super) struct SpeculativeOpens {
     opening: HashMap<u64, Vec<u8>>,
     paths: HashMap<FileId, Vec<u8>>,
     model: Option<AccessPattern>,
-    asked: HashMap<u64, PendingCreate>,
-    next_number: u64,
-    offers: HashMap<FileId, SpeculativeOpen>,
+    pub(super) asked: HashMap<u64, PendingCreate>,
+    pub(super) next_number: u64,
+    pub(super) offers: HashMap<FileId, SpeculativeOpen>,
     window: usize,
     /// Unwanted opens, which are closed as soon as the server grants a credit.
     unwanted: VecDeque<FileId>,
@@ -130,13 +143,6 @@ fn units(name: &[u8]) -> Vec<u16> {
     pairs
         .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
         .collect()
-}
-
-/// Returns the name in a CREATE's body, unchanged.
-fn name_of(body: &[u8]) -> Option<&[u8]> {
-    let at = usize::from(u16_at(body, 44).ok()?).checked_sub(header::LENGTH)?;
-    let length = usize::from(u16_at(body, 46).ok()?);
-    body.get(at..)?.get(..length)
 }
 
 /// A path's directory and its last part.
@@ -295,6 +301,18 @@ impl SpeculativeOpens {
         meant.next().map(|(file, _)| *file)
     }
 
+    /// Returns the outstanding CREATE under a lease that may answer a client's CREATE.
+    fn find_asked(&mut self, header: &Smb2Header, body: &[u8]) -> Option<&mut PendingCreate> {
+        let mut asked = self.asked.values_mut();
+        asked.find(|asked| {
+            asked.lease.is_some()
+                && asked.waiting.is_none()
+                && (asked.header.session, asked.header.tree) == (header.session, header.tree)
+                && asked.header.guard() == header.guard()
+                && asked.body == body
+        })
+    }
+
     /// Returns true if an open was made here and no client has requested it yet.
     pub(super) fn is_offered(&self, file: FileId) -> bool {
         self.offers.contains_key(&file)
@@ -308,9 +326,11 @@ impl SpeculativeOpens {
     }
 
     /// The time at which the next offer is too old.
-    pub(super) fn next_overdue(&self, staleness: Duration) -> Option<Time> {
+    pub(super) fn next_overdue(&self, staleness: Option<Duration>) -> Option<Time> {
         let offers = self.offers.values().filter(|offer| !offer.is_retiring);
-        offers.map(|offer| offer.asked.at + staleness).min()
+        offers
+            .map(|offer| offer.asked.at + offer.lasts(staleness))
+            .min()
     }
 
     /// Bytes that wait.
@@ -319,11 +339,22 @@ impl SpeculativeOpens {
             .directory
             .as_ref()
             .map_or(0, |directory| 2 * directory.bytes);
-        let waiting = self
-            .offers
-            .values()
-            .filter_map(|offer| offer.waiting.as_ref());
+        let offers = self.offers.values();
+        let asked = self.asked.values();
+        let waiting = offers
+            .filter_map(|offer| offer.waiting.as_ref())
+            .chain(asked.filter_map(|asked| asked.waiting.as_ref()));
         names + waiting.map(GatheredMessage::bytes).sum::<usize>()
+    }
+}
+
+impl SpeculativeOpen {
+    /// The time for which it stays at the server without a client.
+    fn lasts(&self, staleness: Option<Duration>) -> Duration {
+        match self.asked.lease {
+            Some(_) => LEASED_OFFER_LASTS,
+            None => staleness.unwrap_or_default(),
+        }
     }
 }
 
@@ -342,7 +373,9 @@ impl Smb2FarHalf {
         now: Time,
         message: GatheredMessage,
     ) -> Option<GatheredMessage> {
-        if self.staleness().is_none() || self.state != FarState::Engaged {
+        let is_relaxed = self.staleness().is_some();
+        let is_idle = !is_relaxed && !self.near_takes_leased_offers;
+        if is_idle || self.state != FarState::Engaged {
             return Some(message);
         }
         if message.heads().any(|head| drops_offers(&head.header)) {
@@ -360,16 +393,21 @@ impl Smb2FarHalf {
         let Some(joined) = message.joined() else {
             return Some(message);
         };
-        let body = &joined[header::LENGTH..];
-        if self.may_be_model(&header, &joined) {
-            self.opens_ahead.follow(&header, body);
+        if is_relaxed && self.may_be_model(&header, &joined) {
+            self.opens_ahead.follow(&header, &joined[header::LENGTH..]);
+        }
+        self.note_open_after_stat(&header, &joined);
+        let body = &without_drawn_numbers(&joined[header::LENGTH..]);
+        if let Some(asked) = self.opens_ahead.find_asked(&header, body) {
+            asked.waiting = Some(message);
+            return None;
         }
         let Some(file) = self.opens_ahead.find(&header, body) else {
             return Some(message);
         };
         let offer = self.opens_ahead.offers.get_mut(&file)?;
-        if offer.is_retiring {
-            // The near half may have given it before it heard; its word comes next.
+        if offer.is_retiring || offer.asked.lease.is_some() {
+            // The near half may have given it before it heard, or judges its age; its word comes next.
             offer.waiting = Some(message);
             return None;
         }
@@ -406,6 +444,9 @@ impl Smb2FarHalf {
         let Some(offer) = self.opens_ahead.offers.remove(&file) else {
             return;
         };
+        if let Some(ours) = offer.asked.lease {
+            return self.give_leased_offer(file, header, ours, offer);
+        }
         // As far ahead as can be used up before it is too old.
         let (age, most) = (
             now.since(offer.asked.at),
@@ -432,9 +473,8 @@ impl Smb2FarHalf {
         let Some(offer) = self.opens_ahead.offers.get_mut(&file) else {
             return;
         };
-        if let Some(message) = offer.waiting.take()
-            && let Some(header) = message.first().copied()
-        {
+        if let Some(header) = offer.waiting.as_ref().and_then(|message| message.first()) {
+            let header = *header;
             self.give_offer(now, file, &header);
         }
     }
@@ -445,6 +485,9 @@ impl Smb2FarHalf {
             return;
         };
         let is_new = !std::mem::replace(&mut offer.is_retiring, true);
+        if offer.asked.lease.is_some() {
+            self.stats.is_wanted = false;
+        }
         // It begins anew where the client goes on.
         if let Some(model) = &mut self.opens_ahead.model {
             model.order = None;
@@ -472,6 +515,9 @@ impl Smb2FarHalf {
         let Some(offer) = self.opens_ahead.offers.remove(&file) else {
             return;
         };
+        if offer.asked.lease.is_some() {
+            self.stats.is_wanted = false;
+        }
         self.discard(file);
         if let Some(message) = offer.waiting {
             self.enqueue(message);
@@ -479,7 +525,7 @@ impl Smb2FarHalf {
     }
 
     /// Closes an unwanted open.
-    fn discard(&mut self, file: FileId) {
+    pub(super) fn discard(&mut self, file: FileId) {
         if let Some(open) = self.opens.get_mut(&file).filter(|open| !open.is_closing) {
             open.close();
             open.grant = LicenceState::Given;
@@ -511,14 +557,27 @@ impl Smb2FarHalf {
 
     /// Ends offers that are too old.
     pub(super) fn retire_overdue(&mut self, now: Time) {
-        let Some(staleness) = self.staleness() else {
-            return;
-        };
+        let staleness = self.staleness();
         for file in self.offered() {
-            if self.opens_ahead.offers[&file].asked.at + staleness <= now {
+            let offer = &self.opens_ahead.offers[&file];
+            if offer.asked.at + offer.lasts(staleness) <= now {
                 self.retire(file);
             }
         }
+    }
+
+    /// Returns true while a request may change names: a rename, say.
+    pub(super) fn is_changing_names(&self) -> bool {
+        let changes = |request: &OutstandingRequest| {
+            matches!(
+                request.purpose,
+                RequestPurpose::Changes {
+                    change: FileChange::Plain(_) | FileChange::Other,
+                    ..
+                }
+            )
+        };
+        self.outstanding.values().any(changes)
     }
 
     /// Opens the files that the client will probably open next.
@@ -530,17 +589,7 @@ impl Smb2FarHalf {
         {
             return;
         }
-        // A rename under way, say, must be over.
-        let changes = |request: &OutstandingRequest| {
-            matches!(
-                request.purpose,
-                RequestPurpose::Changes {
-                    change: FileChange::Plain(_) | FileChange::Other,
-                    ..
-                }
-            )
-        };
-        if self.outstanding.values().any(changes) {
+        if self.is_changing_names() {
             return;
         }
         while self.opens.len() < OPENS_MAX
@@ -564,17 +613,29 @@ impl Smb2FarHalf {
                 body,
                 position: self.position,
                 at: now,
+                lease: None,
+                is_broken: false,
+                waiting: None,
             };
             self.opens_ahead.asked.insert(number, asked);
         }
     }
 
     /// The server has opened a file ahead of the client, or not.
-    pub(super) fn opened_ahead(&mut self, now: Time, head: &Smb2MessageHead, number: u64) {
+    pub(super) fn opened_ahead(
+        &mut self,
+        now: Time,
+        head: &Smb2MessageHead,
+        rest: &[(SegmentKind, Bytes)],
+        number: u64,
+    ) {
         self.ahead_credits = self.ahead_credits.saturating_sub(1);
         let Some(asked) = self.opens_ahead.asked.remove(&number) else {
             return;
         };
+        if let Some(ours) = asked.lease {
+            return self.opened_under_lease(now, head, rest, ours, asked);
+        }
         if head.header.status != status::SUCCESS {
             return;
         }
@@ -620,6 +681,7 @@ impl Smb2FarHalf {
             answer: body,
             is_retiring: false,
             waiting: None,
+            notice: None,
         };
         self.opens_ahead.offers.insert(file, offer);
         self.finish_opening(now, file);

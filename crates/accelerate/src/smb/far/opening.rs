@@ -36,6 +36,9 @@ impl Smb2FarHalf {
         if asking == OplockRequester::ForNobody && self.staleness().is_some() {
             self.opens_ahead.opening(header.message_id, &joined);
         }
+        if asking != OplockRequester::ForNobody && self.near_takes_leased_offers {
+            self.stats.opening(&header, &joined);
+        }
         let is_declined = self.declines(&request);
         let purpose = RequestPurpose::Create {
             is_ours: asking == OplockRequester::ForUs,

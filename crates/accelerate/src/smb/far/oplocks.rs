@@ -74,20 +74,18 @@ impl EarlyBreaks {
 
 impl Smb2FarHalf {
     /// Something that the server sends unasked.
-    pub(super) fn unasked(&mut self, now: Time, head: Smb2MessageHead) {
+    pub(super) fn unasked(&mut self, now: Time, mut head: Smb2MessageHead) {
         let is_for_the_client = match OplockBreak::parse(head.body()) {
             Ok(notice) if head.header.command == command::OPLOCK_BREAK => {
                 self.break_of(now, notice.file, &head)
             }
             // Only a client has asked for a lease, or for what is not known.
-            Ok(_) | Err(_) => {
-                if let Ok(notice) = LeaseBreak::parse(head.body())
-                    && head.header.command == command::OPLOCK_BREAK
-                {
-                    self.lease_broken(now, notice);
+            Ok(_) | Err(_) => match LeaseBreak::parse(head.body()) {
+                Ok(notice) if head.header.command == command::OPLOCK_BREAK => {
+                    self.aliased_break(now, notice, &mut head)
                 }
-                true
-            }
+                Ok(_) | Err(_) => true,
+            },
         };
         if self.state == FarState::Gone {
             return;

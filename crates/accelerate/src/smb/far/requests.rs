@@ -77,6 +77,7 @@ impl Smb2FarHalf {
         }
         self.note_touches(now, &message);
         self.note_file_system(&message);
+        self.note_stat(&message);
         if let Some(message) = self.open_next(now, message)
             && refused.is_none()
             && let Some(message) = self.answer_ahead(message)
@@ -382,6 +383,7 @@ impl Smb2FarHalf {
         self.read_ahead(now);
         self.list_all_ahead();
         self.open_ahead(now);
+        self.open_stated(now);
         #[cfg(test)]
         self.check_kin();
     }
@@ -602,6 +604,7 @@ impl Smb2FarHalf {
             return;
         }
         if self.state == FarState::Engaged {
+            self.alias_requests(&mut message);
             message.sign(|session| self.sessions.server_key(session));
             if let Some(header) = asked.filter(PendingSetUps::wants)
                 && let Some(joined) = message.joined()

@@ -35,7 +35,7 @@ use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
 use super::config::{OPENS_MAX, OUTSTANDING_MAX, TREES_MAX};
-use super::frames::{COMPOUNDS, HalfFrame, OpenLicence, VERSION};
+use super::frames::{HalfFrame, LEASED_OFFERS, OpenLicence, VERSION};
 use super::keys::{MessageSealer, SealingKey, SignatureMac, SigningKey};
 use super::wire::directory::QueryDirectoryRequest;
 use super::wire::header::Smb2Header;
@@ -448,6 +448,12 @@ impl Smb2NearHalf {
                 request,
                 answer,
             }) => self.offered(file, position, staleness, request, answer),
+            Some(HalfFrame::LeasedOffer {
+                file,
+                position,
+                request,
+                answer,
+            }) => self.offered_under_lease(now, file, position, request, answer),
             Some(HalfFrame::Lease { file, key }) => self.is_of_lease(file, key),
             Some(HalfFrame::Revoke { file }) => {
                 if self.offers.remove(file) {
@@ -631,7 +637,9 @@ impl AcceleratorHalf for Smb2NearHalf {
             return;
         }
         match input {
-            AcceleratorInput::Start => self.tell_far(HalfFrame::Speaks { version: COMPOUNDS }),
+            AcceleratorInput::Start => self.tell_far(HalfFrame::Speaks {
+                version: LEASED_OFFERS,
+            }),
             // The far half's affair.
             AcceleratorInput::ClaimGranted
             | AcceleratorInput::ClaimRevoked

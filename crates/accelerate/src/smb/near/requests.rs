@@ -8,7 +8,7 @@ use super::{
     CLOSE_ASKS_ATTRIBUTES, NearState, PassingRequest, PendingRequest, Smb2NearHalf, passing,
 };
 use crate::smb::config::{BEHIND_BLOCK_MAX, BEHIND_MAX, OUTSTANDING_MAX};
-use crate::smb::frames::{COMPOUNDS, HalfFrame};
+use crate::smb::frames::{COMPOUNDS, HalfFrame, LEASED_OFFERS};
 use crate::smb::keys::SignatureMac;
 use crate::smb::listing::may_change_names;
 use crate::smb::offer::drops_offers;
@@ -64,9 +64,7 @@ impl Smb2NearHalf {
             match piece {
                 SplitterPiece::Head(head) => self.passes(now, &head),
                 SplitterPiece::Rest(_, bytes) => {
-                    if let Some(PassingRequest::Opens(_, body)) = &mut self.passing {
-                        body.extend_from_slice(&bytes);
-                    }
+                    self.gather_open(&bytes);
                     if let Some(mac) = &mut self.mac {
                         mac.update(&bytes);
                     }
@@ -130,12 +128,13 @@ impl Smb2NearHalf {
             self.chain = CompoundChain::default();
         }
         let touch = self.chain.touch(&head.header, head.body());
-        if self.opens.is_empty() {
-            return;
-        }
         if head.start > 0 {
             self.passing = None;
             self.mac = None;
+        }
+        self.opens_file(head);
+        if self.opens.is_empty() {
+            return;
         }
         let at = self.position + 1;
         let closes_early =
@@ -199,18 +198,29 @@ impl Smb2NearHalf {
             self.pending.insert(head.header.message_id, ends);
         }
         self.expect_answer(head, touch);
+        if let Some(PassingRequest::Close(_, is_early)) = &mut self.passing {
+            *is_early = closes_early;
+        }
+    }
+
+    /// More of a CREATE that may be answered ahead.
+    pub(super) fn gather_open(&mut self, bytes: &[u8]) {
+        if let Some(PassingRequest::Opens(_, body)) = &mut self.passing {
+            body.extend_from_slice(bytes);
+        }
+    }
+
+    /// A CREATE that an open made ahead may answer begins to pass.
+    fn opens_file(&mut self, head: &Smb2MessageHead) {
         if head.header.command == command::CREATE
             && head.is_single()
             && head.length <= OFFERED_MAX
-            && !self.offers.is_empty()
+            && (self.far_version >= LEASED_OFFERS || !self.offers.is_empty())
         {
             self.passing = Some(PassingRequest::Opens(head.header, head.body().to_vec()));
             let key = self.keys.get(&head.header.session);
             let key = key.filter(|_| head.header.guard() == MessageProtection::Signed);
             self.mac = key.map(|key| key.begin(head.message()));
-        }
-        if let Some(PassingRequest::Close(_, is_early)) = &mut self.passing {
-            *is_early = closes_early;
         }
     }
 

@@ -99,6 +99,7 @@ impl Smb2NearHalf {
                 self.passes(now, &head);
             }
             SplitterPiece::Rest(kind, bytes) => {
+                self.gather_open(&bytes);
                 if let Some(mac) = &mut self.mac {
                     mac.update(&bytes);
                 }

@@ -7,7 +7,10 @@ use crate::credentials::kerberos::read_all as read_kerberos;
 use crate::smb::frames::HalfFrame;
 use crate::smb::keys::{EncryptionCipher, PendingSetUps, SealingKey, SetUpOutcome};
 use crate::smb::sealed;
-use crate::smb::wire::create::{CreateRequest, CreateResponse, decline_durable};
+use crate::smb::wire::create::{
+    CreateRequest, CreateResponse, answered_lease_key_at, contexts_offset, decline_durable,
+    lease_key_at, name_of, renamed, without_drawn_numbers,
+};
 use crate::smb::wire::directory::{QueryDirectoryRequest, entries};
 use crate::smb::wire::header::{LENGTH, Smb2Header, command, status};
 use crate::smb::wire::lease::{LeaseBreak, LeaseContext};
@@ -49,6 +52,14 @@ pub fn structures(bytes: &[u8]) {
         let _ = request.lease();
     }
     let _ = decline_durable(&mut bytes.to_vec());
+    for at in [lease_key_at(bytes), answered_lease_key_at(bytes)] {
+        assert!(at.is_none_or(|at| at + 16 <= bytes.len()));
+    }
+    assert_eq!(without_drawn_numbers(bytes).len(), bytes.len());
+    if let (Some(name), Some(offset)) = (name_of(bytes), contexts_offset(bytes)) {
+        let same = renamed(bytes, name, offset);
+        assert!(same.is_none_or(|same| same == bytes));
+    }
     let _ = plain_change(bytes);
     let _ = written(bytes);
     let _ = CreateResponse::parse(bytes);

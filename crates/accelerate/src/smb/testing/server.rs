@@ -539,6 +539,12 @@ impl Smb2Server {
             self.error(connection, header, status);
             return before;
         }
+        let is_of_create = matches!(header.command, command::QUERY_INFO | command::CLOSE);
+        if header.has(flag::RELATED) && before.is_none() && is_of_create {
+            // [MS-SMB2] §3.3.5.2.7.2 (Handling Compounded Related Requests): the CREATE has failed.
+            self.error(connection, header, NO_SUCH_FILE);
+            return None;
+        }
         let file = |at| {
             let file = FileId(array(body, at).expect("a body holds its file"));
             match (header.has(flag::RELATED), before) {

@@ -169,6 +169,9 @@ fn contexts(mut rest: &[u8]) -> Result<Vec<CreateContext<'_>>, WireError> {
     Ok(contexts)
 }
 
+/// Bytes of a lease key.
+const LEASE_KEY_LENGTH: usize = 16;
+
 /// The places in a CREATE of the offset and the length of its create contexts.
 const CONTEXTS_AT: usize = LENGTH + 48;
 const CONTEXTS_LENGTH_AT: usize = LENGTH + 52;
@@ -209,6 +212,104 @@ pub(crate) fn decline_durable(message: &mut [u8]) -> Result<(), WireError> {
     write(message, CONTEXTS_AT, offset);
     write(message, CONTEXTS_LENGTH_AT, end - first);
     Ok(())
+}
+
+/// Returns the place in a message of the content of its context with this name, if the context is
+/// there and holds `length` bytes. `list` is the place and the length of the context list.
+fn content_at(message: &[u8], list: (u32, u32), name: &[u8], length: usize) -> Option<usize> {
+    let (at, list_length) = list;
+    let list = part(message, at, list_length).ok()?;
+    let mut start = 0;
+    for (of, data) in contexts(list).ok()? {
+        if of == name && data.len() >= length {
+            let offset = u16_at(list, start + 10).ok()?;
+            return Some(at as usize + start + usize::from(offset));
+        }
+        start += u32_at(list, start).ok()? as usize;
+    }
+    None
+}
+
+/// Returns the place of the lease key in a whole CREATE, header included.
+pub(crate) fn lease_key_at(message: &[u8]) -> Option<usize> {
+    let list = (
+        u32_at(message, CONTEXTS_AT).ok()?,
+        u32_at(message, CONTEXTS_LENGTH_AT).ok()?,
+    );
+    content_at(message, list, lease::CONTEXT, LEASE_KEY_LENGTH)
+}
+
+/// Returns the place of the lease key in a whole answer, header included.
+pub(crate) fn answered_lease_key_at(message: &[u8]) -> Option<usize> {
+    let list = (
+        u32_at(message, LENGTH + 80).ok()?,
+        u32_at(message, LENGTH + 84).ok()?,
+    );
+    content_at(message, list, lease::CONTEXT, LEASE_KEY_LENGTH)
+}
+
+/// Returns a CREATE's body with zeros in place of the numbers that a client draws anew for every
+/// open: the lease key, and the CreateGuid of a durable handle ([MS-SMB2] §2.2.13.2.11,
+/// SMB2_CREATE_DURABLE_HANDLE_REQUEST_V2). Two requests that are equal without them ask for the
+/// same.
+pub(crate) fn without_drawn_numbers(body: &[u8]) -> Vec<u8> {
+    let mut message = vec![0; LENGTH];
+    message.extend_from_slice(body);
+    let list = (
+        u32_at(&message, CONTEXTS_AT).unwrap_or(0),
+        u32_at(&message, CONTEXTS_LENGTH_AT).unwrap_or(0),
+    );
+    let key = content_at(&message, list, lease::CONTEXT, LEASE_KEY_LENGTH);
+    let guid = content_at(&message, list, b"DH2Q", 32).map(|at| at + 16);
+    for at in [key, guid].into_iter().flatten() {
+        message[at..at + 16].fill(0);
+    }
+    message.split_off(LENGTH)
+}
+
+/// Returns the name in a CREATE's body, unchanged.
+pub(crate) fn name_of(body: &[u8]) -> Option<&[u8]> {
+    let at = usize::from(u16_at(body, 44).ok()?).checked_sub(LENGTH)?;
+    let length = usize::from(u16_at(body, 46).ok()?);
+    body.get(at..)?.get(..length)
+}
+
+/// The place of the name in a CREATE behind its fixed part.
+const NAME_AT: usize = LENGTH + 56;
+/// Most bytes between a name and the contexts: the end of the name's text, and padding to a
+/// multiple of eight.
+const PADDING_MAX: usize = 10;
+
+/// Returns the offset of the create contexts in a CREATE's body, if it has contexts.
+pub(crate) fn contexts_offset(body: &[u8]) -> Option<u32> {
+    let length = u32_at(body, CONTEXTS_LENGTH_AT - LENGTH).ok()?;
+    let offset = u32_at(body, CONTEXTS_AT - LENGTH).ok()?;
+    (length > 0).then_some(offset)
+}
+
+/// Returns a CREATE's body with another name, and with its contexts at this offset. A body in
+/// another layout than that of clients (the name behind the fixed part, zeros, and the contexts)
+/// gives `None`.
+pub(crate) fn renamed(body: &[u8], name: &[u8], offset: u32) -> Option<Vec<u8>> {
+    let written = |name: &[u8], offset: u32| {
+        let mut renamed = body.get(..56)?.to_vec();
+        let at = u32_at(body, 48).ok()? as usize;
+        let length = u32_at(body, 52).ok()? as usize;
+        let contexts = body.get(at.checked_sub(LENGTH)?..)?.get(..length)?;
+        renamed[44..46].copy_from_slice(&(NAME_AT as u16).to_le_bytes());
+        renamed[46..48].copy_from_slice(&u16::try_from(name.len()).ok()?.to_le_bytes());
+        renamed[48..52].copy_from_slice(&offset.to_le_bytes());
+        renamed.extend_from_slice(name);
+        let padding = (offset as usize).checked_sub(LENGTH + renamed.len())?;
+        if padding > PADDING_MAX {
+            return None;
+        }
+        renamed.resize(renamed.len() + padding, 0);
+        renamed.extend_from_slice(contexts);
+        Some(renamed)
+    };
+    let same = written(name_of(body)?, contexts_offset(body)?)?;
+    written(name, offset).filter(|_| same == body)
 }
 
 fn lease_in(bytes: &[u8]) -> Result<Option<LeaseContext>, WireError> {
@@ -338,6 +439,58 @@ mod tests {
         let whole = message();
         for cut in 0..whole.len() {
             let _ = decline_durable(&mut whole[..cut].to_vec());
+        }
+    }
+
+    #[test]
+    fn renamed_request_keeps_everything_else() {
+        let mut body = vec![0; 56];
+        (body[0], body[44], body[46], body[48]) = (57, 120, 6, 128);
+        body.extend(b"a\0b\0c\0\0\0");
+        body.extend(b"contexts");
+        body[52] = 8;
+        let other = renamed(&body, b"l\0o\0n\0g\0", 136).unwrap();
+        assert_eq!(name_of(&other), Some(&b"l\0o\0n\0g\0"[..]));
+        assert_eq!(contexts_offset(&other), Some(136));
+        assert_eq!(&other[72..], b"contexts");
+        assert_eq!(renamed(&other, b"a\0b\0c\0", 128), Some(body.clone()));
+        // Too near or too far, and bodies in another layout.
+        assert_eq!(renamed(&body, b"l\0o\0n\0g\0", 120), None);
+        assert_eq!(renamed(&body, b"a\0", 160), None);
+        body[63] = 1;
+        assert_eq!(renamed(&body, b"a\0b\0c\0", 128), None);
+        for cut in 0..body.len() {
+            assert_eq!(renamed(&body[..cut], b"a\0", 128), None);
+        }
+    }
+
+    #[test]
+    fn drawn_numbers_do_not_tell_requests_apart() {
+        let request = |key: u8, guid: u8| {
+            let mut message = message();
+            message.truncate(128);
+            message.extend([56, 0, 0, 0, 16, 0, 4, 0, 0, 0, 24, 0, 32, 0, 0, 0]);
+            message.extend(b"DH2Q\0\0\0\0");
+            message.extend([0; 16]);
+            message.extend([guid; 16]);
+            message.extend([0, 0, 0, 0, 16, 0, 4, 0, 0, 0, 24, 0, 32, 0, 0, 0]);
+            message.extend(b"RqLs\0\0\0\0");
+            message.extend([key; 16]);
+            message.extend([7; 16]);
+            message[CONTEXTS_LENGTH_AT] = 112;
+            message
+        };
+        let message = request(1, 2);
+        let at = lease_key_at(&message).unwrap();
+        assert_eq!(message[at..at + 16], [1; 16]);
+        let drawn = |key, guid| without_drawn_numbers(&request(key, guid)[LENGTH..]);
+        assert_eq!(drawn(1, 2), drawn(3, 4));
+        assert_ne!(drawn(1, 2), message[LENGTH..]);
+        let mut other = request(1, 2);
+        other[at + 16] = 3;
+        assert_ne!(without_drawn_numbers(&other[LENGTH..]), drawn(1, 2));
+        for cut in LENGTH..message.len() {
+            let _ = without_drawn_numbers(&message[LENGTH..cut]);
         }
     }
 

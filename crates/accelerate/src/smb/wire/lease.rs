@@ -14,6 +14,7 @@ const LENGTHS: [usize; 2] = [32, 52];
 /// The caching that a lease allows its holder ([MS-SMB2] §2.2.13.2.8, LeaseState).
 pub(crate) mod state {
     pub(crate) const READ: u32 = 0x1;
+    pub(crate) const HANDLE: u32 = 0x2;
     pub(crate) const WRITE: u32 = 0x4;
 }
 
@@ -49,6 +50,11 @@ impl LeaseContext {
     /// Returns true if no other client reads or writes the file before the lease is given back.
     pub(crate) fn is_exclusive(&self) -> bool {
         is_exclusive(self.state) && self.flags & IS_BREAKING == 0
+    }
+
+    /// Returns true if its holder is also asked before an open that its own excludes is refused.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_exclusive() && self.state & state::HANDLE != 0
     }
 }
 
@@ -95,6 +101,7 @@ mod tests {
             let lease = LeaseContext::parse(&data).unwrap();
             assert_eq!(lease.key, LeaseKey([7; 16]));
             assert_eq!(lease.is_exclusive(), is_exclusive, "{state}");
+            assert_eq!(lease.is_whole(), state == 7, "{state}");
             data[20] = 2;
             assert!(!LeaseContext::parse(&data).unwrap().is_exclusive());
         }

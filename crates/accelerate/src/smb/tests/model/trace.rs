@@ -117,6 +117,8 @@ pub(super) struct TraceFaults {
     pub(super) is_slow: bool,
     /// It works on several WRITEs at a time, at times.
     pub(super) holds_writes: bool,
+    /// The client asks for attributes before it opens files, which may be opened ahead of it.
+    pub(super) has_leased_offers: bool,
     /// The statuses that the server was set to return.
     pub(super) injected: BTreeSet<u32>,
 }
@@ -637,6 +639,8 @@ impl<'a> TraceIndex<'a> {
         let slow = u32::from(trouble.is_slow) + u32::from(trouble.holds_writes);
         let mut cuts = trouble.cuts.iter();
         let path = match cuts.any(|cut| cut.start <= when.end && when.start <= cut.end) {
+            // An open that was made ahead is held as if its client had it.
+            true if trouble.has_leased_offers => HOLDER_WAITS,
             true => BREAKER_WAITS,
             false => 2 * DELAY,
         };
