@@ -4,7 +4,7 @@
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
 //!                 Listed + payload · Key · Sealing · Forget · Sealed + message · Offer · LeasedOffer
 //!                 Lease · FileSystem · Speaks
-//!  near ──► far   Speaks · Beat · Received · Again · Revoked · Forgot · Sealed + message · Took
+//!  near ──► far   Speaks · Beat · Again · Revoked · Forgot · Sealed + message · Took
 //! ```
 //! A frame is the content of one frame segment. Its numbers are never reused.
 
@@ -34,7 +34,6 @@ const SETTLED: u8 = 5;
 const REVOKE: u8 = 6;
 const HEARD: u8 = 7;
 const BEAT: u8 = 8;
-const RECEIVED: u8 = 9;
 const AGAIN: u8 = 10;
 const REVOKED: u8 = 11;
 const LISTED: u8 = 12;
@@ -122,8 +121,6 @@ pub(crate) enum HalfFrame {
     Heard { number: u64 },
     /// Numbered, so that the near half knows how fresh its licences are.
     Beat { number: u64 },
-    /// Bytes of [`HalfFrame::Ahead`] payload that have arrived, in all.
-    Received { bytes: u64 },
     /// The data for this READ is no longer available; the server must be asked.
     Again {
         /// The READ as the client sent it.
@@ -241,7 +238,6 @@ impl HalfFrame {
             HalfFrame::Revoke { file } => writer.u8(REVOKE).bytes(&file.0),
             HalfFrame::Heard { number } => writer.u8(HEARD).u64(number),
             HalfFrame::Beat { number } => writer.u8(BEAT).u64(number),
-            HalfFrame::Received { bytes } => writer.u8(RECEIVED).u64(bytes),
             HalfFrame::Again { header, request } => writer
                 .u8(match header.is_sealed {
                     true => AGAIN_SEALED,
@@ -386,9 +382,6 @@ impl HalfFrame {
             },
             BEAT => HalfFrame::Beat {
                 number: reader.u64()?,
-            },
-            RECEIVED => HalfFrame::Received {
-                bytes: reader.u64()?,
             },
             kind @ (AGAIN | AGAIN_SEALED) => HalfFrame::Again {
                 header: Smb2Header {
@@ -557,7 +550,6 @@ mod tests {
             HalfFrame::Revoke { file },
             HalfFrame::Heard { number: 1 },
             HalfFrame::Beat { number: 2 },
-            HalfFrame::Received { bytes: 3 },
             HalfFrame::Again {
                 header: Smb2Header::request(header::command::READ, 5, 1, 1),
                 request: ReadRequest {

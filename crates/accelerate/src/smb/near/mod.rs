@@ -318,7 +318,6 @@ pub(crate) struct Smb2NearHalf {
     /// The opens whose first names came with them and may be unrequested.
     fresh_listings: Vec<FileId>,
     offers: OpenOffers,
-    received: u64,
     /// Bytes of WRITEs that were answered and not confirmed.
     behind: u64,
     fresh: LicenceFreshness,
@@ -357,7 +356,6 @@ impl Smb2NearHalf {
             far_version: 0,
             fresh_listings: Vec::new(),
             offers: OpenOffers::default(),
-            received: 0,
             behind: 0,
             fresh: LicenceFreshness::default(),
             answered: 0,
@@ -502,7 +500,6 @@ impl Smb2NearHalf {
             // What only this half sends, or a later release.
             Some(
                 HalfFrame::Beat { .. }
-                | HalfFrame::Received { .. }
                 | HalfFrame::Again { .. }
                 | HalfFrame::Revoked { .. }
                 | HalfFrame::Forgot { .. }
@@ -568,9 +565,6 @@ impl Smb2NearHalf {
         };
         let piece = bytes.split_to(incoming.left.min(bytes.len()));
         incoming.left -= piece.len();
-        if let BlockKind::Contents { .. } = incoming.of {
-            self.received += piece.len() as u64;
-        }
         incoming.pieces.push(piece);
         if incoming.left > 0 {
             return bytes;
@@ -594,8 +588,6 @@ impl Smb2NearHalf {
                 open.earlier.clear();
             }
         }
-        let received = self.received;
-        self.tell_far(HalfFrame::Received { bytes: received });
         if let Some(contents) = self.contents_at(file, position) {
             contents.insert(offset, block.pieces);
             self.answer_waiting(now, file);

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard · Reply + message
-//!  near ──► far   Speaks · Beat · Received · Again · Revoked
+//!  near ──► far   Speaks · Beat · Again · Revoked
 //! ```
 //! A frame is the content of one frame segment. Its numbers are never reused, and differ from those
 //! of SMB 2's frames, which another release may send on the same flow.
@@ -24,7 +24,6 @@ const SETTLED: u8 = 69;
 const REVOKE: u8 = 70;
 const HEARD: u8 = 71;
 const BEAT: u8 = 72;
-const RECEIVED: u8 = 73;
 const AGAIN: u8 = 74;
 const REVOKED: u8 = 75;
 const REPLY: u8 = 76;
@@ -74,8 +73,6 @@ pub(crate) enum Smb1HalfFrame {
     Heard { number: u64 },
     /// Numbered, so that the near half knows how fresh its licences are.
     Beat { number: u64 },
-    /// Bytes of [`Smb1HalfFrame::Ahead`] payload that have arrived, in all.
-    Received { bytes: u64 },
     /// The data for this READ is no longer available; the server must be asked. The READ's message
     /// is included.
     Again { position: u64, message: Bytes },
@@ -123,7 +120,6 @@ impl Smb1HalfFrame {
             Self::Revoke { file } => writer.u8(REVOKE).u16(*file),
             Self::Heard { number } => writer.u8(HEARD).u64(*number),
             Self::Beat { number } => writer.u8(BEAT).u64(*number),
-            Self::Received { bytes } => writer.u8(RECEIVED).u64(*bytes),
             Self::Again { position, message } => writer
                 .u8(AGAIN)
                 .u64(*position)
@@ -187,9 +183,6 @@ impl Smb1HalfFrame {
             BEAT => Self::Beat {
                 number: reader.u64()?,
             },
-            RECEIVED => Self::Received {
-                bytes: reader.u64()?,
-            },
             AGAIN => {
                 let position = reader.u64()?;
                 let length = usize::from(reader.u16()?);
@@ -241,7 +234,6 @@ mod tests {
             Smb1HalfFrame::Revoke { file: 3 },
             Smb1HalfFrame::Heard { number: 5 },
             Smb1HalfFrame::Beat { number: 5 },
-            Smb1HalfFrame::Received { bytes: 6 },
             Smb1HalfFrame::Again {
                 position: 8,
                 message: Bytes::from_static(b"read"),

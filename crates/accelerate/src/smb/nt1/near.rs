@@ -150,7 +150,6 @@ pub(crate) struct Smb1NearHalf {
     opens: BTreeMap<u16, Smb1LicensedOpen>,
     pending: BTreeMap<u64, Smb1PendingRequest>,
     incoming: Option<Smb1IncomingBlock>,
-    received: u64,
     /// Bytes of WRITEs that were answered and not confirmed.
     behind: u64,
     fresh: LicenceFreshness,
@@ -176,7 +175,6 @@ impl Smb1NearHalf {
             opens: BTreeMap::new(),
             pending: BTreeMap::new(),
             incoming: None,
-            received: 0,
             behind: 0,
             fresh: LicenceFreshness::default(),
             answered: 0,
@@ -546,7 +544,6 @@ impl Smb1NearHalf {
             Some(
                 Smb1HalfFrame::Speaks { .. }
                 | Smb1HalfFrame::Beat { .. }
-                | Smb1HalfFrame::Received { .. }
                 | Smb1HalfFrame::Again { .. }
                 | Smb1HalfFrame::Revoked { .. },
             )
@@ -587,7 +584,6 @@ impl Smb1NearHalf {
         };
         let piece = bytes.split_to(incoming.left.min(bytes.len()));
         incoming.left -= piece.len();
-        self.received += piece.len() as u64;
         incoming.pieces.push(piece);
         if incoming.left > 0 {
             return bytes;
@@ -599,8 +595,6 @@ impl Smb1NearHalf {
                 open.contents.drop_blocks();
             }
         }
-        let received = self.received;
-        self.tell_far(&Smb1HalfFrame::Received { bytes: received });
         if let Some(contents) = self.contents_at(block.file, block.position) {
             contents.insert(block.offset, block.pieces);
             self.answer_waiting(now, block.file);

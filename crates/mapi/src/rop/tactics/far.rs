@@ -542,7 +542,6 @@ impl TacticsFar {
             }),
             HalfMessage::Delivered { lane, count } => self.delivered(lane, count),
             // Where this node's output waits decides, and not what has arrived.
-            HalfMessage::Received { .. } => {}
             HalfMessage::StubAnswer { .. }
             | HalfMessage::BatchAnswer { .. }
             | HalfMessage::Promise { .. }

@@ -31,7 +31,6 @@ const PAYLOAD_MIN: usize = 64;
 const STUB: u8 = 32;
 const BATCH: u8 = 33;
 const DELIVERED: u8 = 34;
-const RECEIVED: u8 = 35;
 const DECLINED: u8 = 36;
 const LEFT: u8 = 37;
 const RESTED: u8 = 38;
@@ -104,8 +103,6 @@ pub(super) enum HalfMessage {
     },
     /// The client has taken so many answers of a lane in all.
     Delivered { lane: LaneId, count: u32 },
-    /// So many bytes of `Ahead` have arrived in all.
-    Received { bytes: u64 },
     /// Lanes end without a call.
     Declined { ends: Vec<LaneEnd> },
     /// The near machine has ended its tactics on a session. Lanes end with it, and the events that
@@ -220,10 +217,6 @@ impl BodyWriter {
                 self.lane(*lane);
                 self.fields.u32(*count);
                 DELIVERED
-            }
-            HalfMessage::Received { bytes } => {
-                self.fields.u64(*bytes);
-                RECEIVED
             }
             HalfMessage::Declined { ends } => {
                 self.ends(ends);
@@ -563,9 +556,6 @@ impl BodyReader<'_> {
             DELIVERED => HalfMessage::Delivered {
                 lane: self.lane()?,
                 count: self.fields.u32()?,
-            },
-            RECEIVED => HalfMessage::Received {
-                bytes: self.fields.u64()?,
             },
             DECLINED => HalfMessage::Declined { ends: self.ends()? },
             LEFT => HalfMessage::Left {

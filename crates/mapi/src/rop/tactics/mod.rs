@@ -1,7 +1,7 @@
 //! The tactics: two machines, one beside the client and one beside the server.
 //!
 //! ```text
-//!  client call ─► TacticsNear ─ Stub, Batch, Delivered, Received, Declined, Left ─► TacticsFar ─► server call
+//!  client call ─► TacticsNear ─ Stub, Batch, Delivered, Declined, Left ─► TacticsFar ─► server call
 //!  answer     ◄─             ◄─ StubAnswer, BatchAnswer, Confirmed               ─            ◄─ answer
 //!                            ◄─ Promise, Follow, Ahead, Cancel, Revoke           ─
 //!                            ◄─ MayWrite, MustForward, Leave                     ─

@@ -63,7 +63,6 @@ pub struct TacticsNear {
     /// Calls that the far machine has.
     forwarded: BTreeMap<u32, ForwardedCall>,
     next_call: u32,
-    received: u64,
     answered: u64,
     is_closed: bool,
     outputs: VecDeque<NearOutput>,
@@ -405,7 +404,6 @@ impl TacticsNear {
             HalfMessage::Stub { .. }
             | HalfMessage::Batch { .. }
             | HalfMessage::Delivered { .. }
-            | HalfMessage::Received { .. }
             | HalfMessage::Left { .. }
             | HalfMessage::Rested { .. }
             | HalfMessage::Declined { .. } => return Err(MessageError),
@@ -537,10 +535,7 @@ impl TacticsNear {
     }
 
     fn arrived(&mut self, id: LaneId, is_last: bool, events: Vec<Bytes>, response: RpcResponse) {
-        self.received += length_of(&response.buffers) as u64;
-        let bytes = self.received;
         let arrived = self.now;
-        self.send(&HalfMessage::Received { bytes });
         if let Some(lane) = self.lane(id) {
             lane.answers.push_back(LaneAnswer {
                 response,
