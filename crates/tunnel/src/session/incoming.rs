@@ -4,7 +4,7 @@ use bytes::Bytes;
 use vocab::{FlowId, Time};
 
 use super::Session;
-use super::flow::{FlowOrigin, SessionFlow};
+use super::flow::FlowOrigin;
 use super::link::LinkPhase;
 use super::liveness::PeerPresence;
 use super::messages::ReassembledMessage;
@@ -239,14 +239,7 @@ impl Session {
                 }
                 self.peer_flows += 1;
                 self.counters.accepted_flows += 1;
-                let flow = SessionFlow::new(
-                    self.now,
-                    FlowOrigin::Theirs,
-                    frame.open.clone(),
-                    self.peer_flow_window,
-                    self.config.flow_window.bytes(),
-                );
-                self.flows.insert(id, Box::new(flow));
+                self.begin_flow(id, FlowOrigin::Theirs, frame.open.clone());
                 self.events.push_back(SessionEvent::Opened {
                     flow: id,
                     open: frame.open,

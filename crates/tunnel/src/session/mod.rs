@@ -32,7 +32,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use vocab::{ByteWriter, FlowId, NodeId, SeededRandom, Time};
 
-use crate::credit::CreditPool;
+use crate::credit::{CreditPool, KNOWN_WINDOW_LIMIT};
 use crate::limits::{ACKNOWLEDGE_DELAY, FLOW_LIMIT, HELLO_BLOB_LIMIT, MESSAGE_BACKLOG_LIMIT};
 use crate::transport::DatagramTransport;
 use crate::wire::{FlowAck, ResetFrame, SessionFrame};
@@ -88,6 +88,8 @@ pub struct Session {
     unopened: BTreeSet<FlowId>,
     peer_flows: usize,
     peer_version: u16,
+    /// The greatest window that a flow has reached here.
+    reached_window: u64,
     peer_flow_window: u64,
     peer_total_window: u64,
     leaving: bool,
@@ -175,6 +177,7 @@ impl Session {
             unopened: BTreeSet::new(),
             peer_flows: 0,
             peer_version: 0,
+            reached_window: 0,
             peer_flow_window: 0,
             peer_total_window: 0,
             leaving: false,
@@ -279,20 +282,20 @@ impl Session {
         }
         let id = FlowId(self.next_id);
         self.next_id += 2;
-        let window = self.config.flow_window.bytes();
-        let flow = SessionFlow::new(
-            self.now,
-            FlowOrigin::Ours,
-            open,
-            self.peer_flow_window,
-            window,
-        );
-        self.flows.insert(id, Box::new(flow));
+        self.begin_flow(id, FlowOrigin::Ours, open);
         self.counters.opened_flows += 1;
         if self.link.is_some() {
             self.control.opens.insert(id);
         }
         Ok(id)
+    }
+
+    fn begin_flow(&mut self, id: FlowId, origin: FlowOrigin, open: OpenRequest) {
+        let window = self.config.flow_window.bytes();
+        let mut flow = SessionFlow::new(self.now, origin, open, self.peer_flow_window, window);
+        flow.receive
+            .take_over(self.reached_window.min(KNOWN_WINDOW_LIMIT));
+        self.flows.insert(id, Box::new(flow));
     }
 
     /// Answers a flow that the peer opened, once. After [`OpenAnswer::Failed`] the flow carries
@@ -452,6 +455,7 @@ impl Session {
             return;
         };
         let freed = state.receive.consume(offset, &around);
+        self.reached_window = self.reached_window.max(state.receive.window());
         if freed > 0 {
             self.unconsumed -= freed;
             self.note_progress(flow);

@@ -10,7 +10,9 @@
 //! Data behind a gap is held until the gap is filled. The credit bounds its bytes, and the session
 //! bounds the number of its pieces; small adjacent pieces are joined.
 //!
-//! The window doubles when half of it was consumed within four round trips. It is then at most
+//! A flow begins with the credit that both sides agreed on. Where earlier flows of the session have reached
+//! a greater window, its first acknowledgement grants more, so that it fills a known path after one round
+//! trip. The window doubles when half of it was consumed within four round trips. It is then at most
 //! eight times the data in flight, so that a packet may be lost a few times in a row, with the data
 //! behind it waiting, before the flow stops. The peer's credit also depends on the rest of the
 //! total, half of it for each flow at most, so that a few flows with stalled readers leave room for
@@ -115,6 +117,12 @@ impl ReceiveHalf {
             readable_told: false,
             finish_told: false,
         }
+    }
+
+    /// Takes over a window that another flow has reached. The peer is told with the next
+    /// acknowledgement.
+    pub(super) fn take_over(&mut self, window: u64) {
+        self.window = self.window.max(window);
     }
 
     pub(super) fn received(&self) -> u64 {
@@ -515,6 +523,16 @@ mod tests {
             half.acknowledgement(FlowId(0), &around(now));
             assert_eq!(half.window(), window, "at {now}");
         }
+    }
+
+    #[test]
+    fn known_window_is_granted_with_the_first_acknowledgement() {
+        let mut half = ReceiveHalf::new(100);
+        half.take_over(400);
+        assert_eq!(half.push(0, &[0; 101]), Err(ReceiveViolation::BeyondCredit));
+        half.push(0, &[0; 10]).unwrap();
+        let ack = half.acknowledgement(FlowId(0), &around(Time::ZERO));
+        assert_eq!(ack.limit, 400);
     }
 
     #[test]

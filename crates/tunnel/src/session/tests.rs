@@ -574,6 +574,30 @@ fn credit_limits_sending_and_returns_when_consumed() {
 }
 
 #[test]
+fn flow_takes_over_the_window_of_an_earlier_flow() {
+    let config = SessionConfig {
+        flow_window: ByteCount::new(100_000),
+        ..SessionConfig::default()
+    };
+    let mut pair = SessionPair::connected(&config);
+    let first = pair.open();
+    for _ in 0..20 {
+        let room = pair.sessions[NEAR].writable(first);
+        pair.sessions[NEAR].write(first, bytes(room));
+        pair.run(Duration::from_millis(20));
+        pair.read(FAR, first);
+    }
+    let second = pair.open();
+    assert_eq!(pair.sessions[NEAR].record_room(second), 100_000);
+    pair.sessions[NEAR].write(second, bytes(1_000));
+    pair.run(Duration::from_millis(100));
+    // Nothing of it is consumed: the reader takes its time.
+    let granted = pair.sessions[NEAR].record_room(second);
+    assert!(granted > 300_000, "{granted}");
+    assert!(granted <= KNOWN_WINDOW_LIMIT as usize, "{granted}");
+}
+
+#[test]
 fn stalled_bulk_flows_leave_credit_for_small_ones() {
     let config = SessionConfig {
         total_window: ByteCount::mebibytes(2),
