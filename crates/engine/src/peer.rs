@@ -122,13 +122,20 @@ impl PeerState {
         self.remembered = self.session.datagrams_remembered().or(self.remembered);
     }
 
-    /// Bytes in flight that fill the path to the peer without a queue; 0 before it was measured.
+    /// Bytes in flight that fill the path to the peer without a queue; 0 before anything was measured.
+    /// While the path's rate is still searched, the rate delivered so far fills a part of the path.
     pub(crate) fn path_bytes(&self) -> u64 {
         let path = self.session.datagrams_remembered().or(self.remembered);
-        path.map_or(0, |path| {
-            let bits = path.rate.bits_per_second() as f64 * path.rtt.as_secs_f64();
-            (bits / 8.0) as u64
-        })
+        let so_far = || {
+            let status = self.session.datagram_status()?;
+            Some((status.bandwidth, status.rtt_minimum?))
+        };
+        path.map(|path| (path.rate, path.rtt))
+            .or_else(so_far)
+            .map_or(0, |(rate, rtt)| {
+                let bits = rate.bits_per_second() as f64 * rtt.as_secs_f64();
+                (bits / 8.0) as u64
+            })
     }
 
     /// Returns true if the peer accepts new flows.

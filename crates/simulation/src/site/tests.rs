@@ -97,6 +97,33 @@ fn serial_reads_wait_a_round_trip_unless_accelerated() {
 }
 
 #[test]
+fn path_of_which_little_is_known_is_filled() {
+    let way = DirectionConfig {
+        line: emulate::LineConfig::Rate(Bitrate::from_bits_per_second(50_000_000)),
+        delay: Duration::from_millis(100),
+        queue: ByteCount::new(1_250_000).into(),
+        ..DirectionConfig::default()
+    };
+    let mut site = SimulatedSite::new(SiteSettings {
+        link: LinkConfig::symmetric(way, 3),
+        nodes: Some(NodeSettings {
+            is_accelerated: true,
+            correction: NodeCorrection::Auto,
+        }),
+        hosts: HostLatency::default(),
+        seed: 3,
+    })
+    .unwrap();
+    // The nodes still search for the path's rate when this ends.
+    let _ = time_of(&mut site, SimulatedWorkload::HttpDownload, 1_500_000);
+    site.empty_caches();
+    let workload = SimulatedWorkload::SmbSerialDownload { block: BLOCK };
+    let took = time_of(&mut site, workload, 3_000_000);
+    // Two files take 1 s on the line, and six round trips each from the connection to the first READ.
+    assert!(took < Duration::from_millis(4_000), "{took:?}");
+}
+
+#[test]
 fn programs_react_after_their_latency() {
     let took = |hosts| {
         let mut site = SimulatedSite::new(SiteSettings {
