@@ -9,8 +9,9 @@ use std::time::Duration;
 use accelerate::smb;
 use accelerate::smb::testing::{ClientStep, FileClient, FileServer};
 use engine::{ConnectionId, EngineEvent, FlowPolicy};
+use vocab::Bitrate;
 
-use super::world::{FAR, NEAR, ServerScript, TwoNodeWorld, WorldSettings};
+use super::world::{FAR, NEAR, ServerScript, TestPath, TwoNodeWorld, WorldSettings};
 use super::{PATIENCE, random_bytes};
 
 const LENGTH: usize = 300_000;
@@ -35,15 +36,21 @@ impl FileShare {
     }
 
     fn opened_by(question: ClientStep) -> Self {
+        Self::over(TestPath::default(), LENGTH, question)
+    }
+
+    /// The same over this path, with a file of this length.
+    fn over(path: TestPath, length: usize, question: ClientStep) -> Self {
         let mut policy = FlowPolicy::default();
         let settings = Arc::new(smb::SmbSettings::STRICT);
         policy.accelerators.set(&smb::ENTRY, settings);
         let setting = WorldSettings {
+            path,
             policy: policy.clone(),
             far_policy: policy,
             ..WorldSettings::default()
         };
-        let contents = random_bytes(17, LENGTH).to_vec();
+        let contents = random_bytes(17, length).to_vec();
         let server = Rc::new(RefCell::new(FileServer::new(contents)));
         let mut world = TwoNodeWorld::new(setting.clone());
         world
@@ -304,4 +311,38 @@ fn second_connection_ends_work_under_leases() {
     assert!(share.ask_at_once(write(2)).is_none());
     share.wait();
     assert_eq!(server.borrow().contents()[..1_000], [2; 1_000]);
+}
+
+/// A far half knows of a slow path only by the output that waits in its node.
+#[test]
+fn slow_link_bounds_data_read_ahead() {
+    const READ: u32 = 60_000;
+    const WINDOW_BYTES: u64 = 256 << 10;
+    const UNSENT_BYTES: u64 = 128 << 10;
+    const RATE: u64 = 1_000_000;
+    let path = TestPath {
+        rate: Bitrate::from_bits_per_second(RATE),
+        ..TestPath::default()
+    };
+    let mut share = FileShare::over(path, 6_000_000, ClientStep::Open);
+    let mut ahead_most = 0;
+    for block in 0..30 {
+        let offset = block * u64::from(READ);
+        let read = ClientStep::Read {
+            offset,
+            length: READ,
+        };
+        share.ask(read);
+        let answered = share.server.borrow().answered_bytes();
+        ahead_most = ahead_most.max(answered - share.heard as u64);
+    }
+    let limit = WINDOW_BYTES + UNSENT_BYTES + 2 * u64::from(READ);
+    assert!(ahead_most > u64::from(READ), "{ahead_most}");
+    assert!(ahead_most <= limit, "{ahead_most}");
+    // Another request waits for what the server has sent ahead, and not for the rest of the file.
+    let asked_at = share.world.now;
+    share.ask(ClientStep::Flush);
+    let waited = share.world.now.since(asked_at);
+    let line = Duration::from_secs_f64((limit * 8) as f64 / RATE as f64);
+    assert!(waited <= line + Duration::from_millis(100), "{waited:?}");
 }

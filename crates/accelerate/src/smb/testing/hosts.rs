@@ -11,6 +11,8 @@ use crate::smb::wire::header::status;
 /// A server of files, over any number of connections.
 pub struct FileServer {
     server: Smb2Server,
+    /// Bytes of its answers.
+    answered_bytes: u64,
 }
 
 impl FileServer {
@@ -29,7 +31,10 @@ impl FileServer {
     pub fn of_files(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Self {
         let mut server = Smb2Server::new();
         server.files.extend(files);
-        Self { server }
+        Self {
+            server,
+            answered_bytes: 0,
+        }
     }
 
     /// Accepts a connection and returns its number.
@@ -45,7 +50,15 @@ impl FileServer {
     /// Takes bytes of the client of this connection, and gives its answers.
     pub fn hear_from(&mut self, connection: usize, bytes: &[u8]) -> Vec<u8> {
         self.server.receive(connection, bytes);
-        self.server.take(connection)
+        let answers = self.server.take(connection);
+        self.answered_bytes += answers.len() as u64;
+        answers
+    }
+
+    /// The bytes of all its answers.
+    #[must_use]
+    pub fn answered_bytes(&self) -> u64 {
+        self.answered_bytes
     }
 
     /// The first connection has ended.
