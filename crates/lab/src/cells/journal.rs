@@ -124,6 +124,10 @@ pub struct CellPass {
     pub foreign_packets: u64,
     /// Retransmitted segments among them.
     pub retransmitted_packets: u64,
+    /// Packets that the models of the link dropped, where the hosts' own TCP crosses the link and sends them
+    /// again. With nodes it is 0: they send again what the link drops.
+    #[serde(default)]
+    pub dropped_by_link_packets: u64,
     /// Bytes over the WAN from client to server, IP headers included.
     pub wan_bytes_up: u64,
     /// Bytes over the WAN from server to client, IP headers included.
@@ -196,6 +200,16 @@ impl CellPass {
             foreign: self.foreign_packets,
             retransmitted: self.retransmitted_packets,
         }
+    }
+
+    /// Share of retransmitted segments that no drop of the link explains.
+    #[must_use]
+    pub fn unexplained_retransmissions_share(&self) -> f64 {
+        let mut traffic = self.traffic();
+        traffic.retransmitted = traffic
+            .retransmitted
+            .saturating_sub(self.dropped_by_link_packets);
+        traffic.retransmitted_share()
     }
 }
 
@@ -469,6 +483,7 @@ pub(crate) mod tests {
             packets: 1_000,
             foreign_packets: 0,
             retransmitted_packets: 0,
+            dropped_by_link_packets: 0,
             wan_bytes_up: 1_000,
             wan_bytes_down: bytes,
             wan_round_trips: 20,

@@ -125,6 +125,7 @@ impl FinishedCell<'_> {
             packets: counts.packets,
             foreign_packets: counts.foreign,
             retransmitted_packets: counts.retransmitted,
+            dropped_by_link_packets: 0,
             wan_bytes_up: bytes(&up),
             wan_bytes_down: bytes(&down),
             wan_round_trips: match round_trip.is_zero() {

@@ -388,8 +388,7 @@ fn best_attempts(
                 Some((*attempt, pass))
             });
             let undesired = |pass: &CellPass| {
-                let traffic = pass.traffic();
-                traffic.foreign_share() + traffic.retransmitted_share()
+                pass.traffic().foreign_share() + pass.unexplained_retransmissions_share()
             };
             // Whole transfers first, then clean ones, then the cleanest.
             let best = with.clone().min_by(|(_, one), (_, two)| {

@@ -10,7 +10,8 @@
 //! start with empty caches before each series, and pings before and after each cell show that the
 //! link has its delay. A series
 //! with more than 1 % foreign or retransmitted packets runs once more, and both attempts are kept.
-//! On a link that loses packets only foreign packets count, because it causes retransmissions.
+//! Retransmissions do not count on a link that loses packets, nor as far as the link's queue has dropped packets of
+//! the hosts' TCP: a repetition would have them again.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -180,7 +181,7 @@ pub(super) fn is_clean(pass: &CellPass, cell: &PlannedCell) -> bool {
     let traffic = pass.traffic();
     let retransmitted = match cell.figures.loss > 0.0 {
         true => 0.0,
-        false => traffic.retransmitted_share(),
+        false => pass.unexplained_retransmissions_share(),
     };
     pass.failure.is_none()
         && traffic.foreign_share() <= UNDESIRED_MOST
@@ -478,7 +479,12 @@ impl<'a> CampaignLane<'a> {
         let client = capture::read(&captures.client)?;
         let wan = capture::read(&captures.wan)?;
         for cell in finished {
-            attempt.passes.push(cell.read(&client, &wan)?);
+            let mut pass = cell.read(&client, &wan)?;
+            if !first.mode.has_nodes() {
+                // Without nodes a series is one cell.
+                pass.dropped_by_link_packets = dropped_by_link(&attempt.emulator);
+            }
+            attempt.passes.push(pass);
         }
         attempt.host_limits = host_limits(series, attempt);
         for limit in &attempt.host_limits {
@@ -599,6 +605,18 @@ fn configuration(cell: &PlannedCell) -> ExtraConfiguration {
     }
 }
 
+/// Packets that the link's models dropped in both directions, by the counters that the emulator printed.
+fn dropped_by_link(emulator: &serde_json::Value) -> u64 {
+    const MODELS: [&str; 4] = ["queue", "aqm", "policer", "loss"];
+    let dropped = |way: &str, model: &str| {
+        let count = &emulator[way][format!("dropped_by_{model}_packets")];
+        count.as_u64().unwrap_or_default()
+    };
+    let ways = ["forward", "back"];
+    let each = ways.map(|way| MODELS.map(|model| dropped(way, model)));
+    each.iter().flatten().sum()
+}
+
 /// Sentences about limits of the host during an attempt.
 fn host_limits(series: &CellSeries, attempt: &SeriesAttempt) -> Vec<String> {
     let runs = attempt.passes.iter().map(|pass| WorkloadRun {
@@ -619,4 +637,41 @@ fn host_limits(series: &CellSeries, attempt: &SeriesAttempt) -> Vec<String> {
         samples: Vec::new(),
     }
     .host_limits()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::expansion::expand;
+    use super::super::journal::tests::pass;
+    use super::*;
+    use serde_json::json;
+
+    fn cell(name: &str) -> PlannedCell {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+        let (plan, _) = CellPlan::read(&directory.join("wx-2006.toml")).unwrap();
+        let cells = expand(&plan);
+        let found = cells.into_iter().find(|cell| cell.name().starts_with(name));
+        found.expect(name)
+    }
+
+    #[test]
+    fn drops_of_the_link_explain_retransmissions() {
+        let cell = cell("MAPI-2003/T1/100ms/loss=0%/E");
+        let mut pass = pass(&cell.key(), 1_000_000, 100.0);
+        (pass.packets, pass.retransmitted_packets) = (8_242, 92);
+        assert!(!is_clean(&pass, &cell));
+        let emulator = json!({
+            "forward": { "dropped_by_queue_packets": 1, "dropped_by_limit_packets": 500 },
+            "back": { "dropped_by_queue_packets": 40, "dropped_by_policer_packets": 10 },
+        });
+        pass.dropped_by_link_packets = dropped_by_link(&emulator);
+        assert_eq!(pass.dropped_by_link_packets, 51);
+        // 41 others are half a percent; 83 are one percent.
+        assert!(is_clean(&pass, &cell));
+        pass.retransmitted_packets += 50;
+        assert!(!is_clean(&pass, &cell));
+        pass.foreign_packets = 100;
+        pass.retransmitted_packets = 0;
+        assert!(!is_clean(&pass, &cell), "foreign traffic is not explained");
+    }
 }

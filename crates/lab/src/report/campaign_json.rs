@@ -155,6 +155,7 @@ fn cell_json(result: &CellResult, baseline: Option<&CellResult>) -> Value {
         "ping_after_ms": median(passes().flat_map(|pass| pass.pings_after_ms.iter().copied())),
         "foreign_share": middle(|pass| pass.traffic().foreign_share()),
         "retransmitted_share": middle(|pass| pass.traffic().retransmitted_share()),
+        "dropped_by_link_packets": middle(|pass| pass.dropped_by_link_packets as f64),
         "cpu_busy": middle(|pass| pass.cpu_busy),
         "host_limits": result.host_limits,
         "failures": result.failures,
