@@ -104,8 +104,8 @@ struct LabRunArguments {
     #[arg(long)]
     r#virtual: bool,
     /// Runs this number of measurements at the same time [default: 4, with --virtual one for
-    /// each processor]. In the real laboratory, only measurements that move at most 3 Mbit/s run at
-    /// the same time. All others would disturb each other, and run alone.
+    /// each processor]. In the real laboratory, only measurements that move at most 12 Mbit/s together
+    /// run at the same time. All others would disturb each other, and run alone.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: Option<u16>,
     /// Compares the simulation with the real campaign in this directory [default: the plan's name with

@@ -1,14 +1,19 @@
 //! Lanes: networks of the lab side by side, in which series run at the same time.
 //!
 //! ```text
-//!  light series ─► lane 1, lane 2, … ─┐
-//!                                     ├─ reports ─► journal and progress, in one thread
-//!  other series ─► lane 1 alone ──────┘
+//!  series of one group ─► lane 1, lane 2, … ─ reports ─► journal and progress, in one thread
+//!
+//!  group 1   4 lanes   little data, and nothing fills the link         (T1; OC-1 without nodes at long delays)
+//!  group 2   4 lanes   little data behind a warm-up that fills the link
+//!      …     3 and 2 lanes, the same
+//!  last      1 lane    all that needs the processors for itself
 //! ```
 //! Each lane has namespaces, servers, nodes and an emulator of its own, so lanes share the processors and
-//! the disk and nothing else. A series is light if it needs little of the processors; all others run alone.
+//! the disk and nothing else. A group has as many lanes as the processors carry of its series. Where a warm-up fills
+//! the link, the lanes warm up one after the other, and then measure together (`rounds.rs`).
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -26,9 +31,19 @@ use host::progress::ProgressReporter;
 /// Lanes of a campaign without `--jobs`.
 pub const DEFAULT_JOBS: usize = 4;
 
-/// Greatest payload rate of a light series, in bytes per second (3 Mbit/s). Two processors carry an OC-1 of
-/// 51.84 Mbit/s with clients, servers, nodes and captures; four light series are a quarter of it.
-const LIGHT_MOST_BYTES_S: f64 = 375e3;
+/// Greatest payload rate of series side by side, all together, in bytes per second (12 Mbit/s). Two processors carry
+/// an OC-1 of 51.84 Mbit/s with clients, servers, nodes and captures; this is a quarter of it.
+const TOGETHER_MOST_BYTES_S: f64 = 1_500e3;
+
+/// Series that run in the same number of lanes.
+pub(super) struct LaneGroup<'a> {
+    /// Lanes.
+    pub(super) jobs: usize,
+    /// The series.
+    pub(super) series: Vec<&'a CellSeries>,
+    /// True if the lanes must not warm up while another one measures.
+    pub(super) has_rounds: bool,
+}
 
 /// A series that waits for a lane.
 pub(super) struct NextSeries<'a> {
@@ -62,20 +77,33 @@ pub(super) struct RemainingTime {
     total: Duration,
 }
 
-/// Tells whether a series leaves room for others beside it.
-fn is_light(series: &CellSeries) -> bool {
-    let rates = series.cells.iter().map(sizes::peak_rate);
-    rates.fold(0.0, f64::max) <= LIGHT_MOST_BYTES_S
+/// Lanes for a series and others like it.
+fn lanes_of(series: &CellSeries, jobs: usize) -> usize {
+    let rates = series.cells.iter().map(sizes::expected_rate);
+    let rate = rates.fold(1.0, f64::max);
+    jobs.min((TOGETHER_MOST_BYTES_S / rate) as usize).max(1)
 }
 
-/// Separates the series that run side by side in so many lanes from those that run alone.
-pub(super) fn split<'a>(
-    left: &[&'a CellSeries],
-    jobs: usize,
-) -> (Vec<&'a CellSeries>, Vec<&'a CellSeries>) {
-    left.iter()
-        .copied()
-        .partition(|series| jobs > 1 && is_light(series))
+/// Tells whether the warm-ups of a series and of others like it are too much at the same time.
+fn needs_rounds(series: &CellSeries, lanes: usize) -> bool {
+    let rates = series.cells.iter().map(sizes::warm_up_rate);
+    lanes > 1 && rates.fold(0.0, f64::max) * lanes as f64 > TOGETHER_MOST_BYTES_S
+}
+
+/// Groups the series by the lanes in which they run, most lanes first. In a group the order stays.
+pub(super) fn group<'a>(left: &[&'a CellSeries], jobs: usize) -> Vec<LaneGroup<'a>> {
+    let mut groups: BTreeMap<(Reverse<usize>, bool), Vec<&'a CellSeries>> = BTreeMap::new();
+    for series in left {
+        let lanes = lanes_of(series, jobs);
+        let key = (Reverse(lanes), needs_rounds(series, lanes));
+        groups.entry(key).or_default().push(series);
+    }
+    let group = |((Reverse(jobs), has_rounds), series)| LaneGroup {
+        jobs,
+        series,
+        has_rounds,
+    };
+    groups.into_iter().map(group).collect()
 }
 
 /// Part of a campaign's time that a series is expected to take.
@@ -85,10 +113,12 @@ pub(super) fn expected_share(
     sizes: CellSizes,
     jobs: usize,
 ) -> Duration {
-    let own = SeriesEstimate::of(plan, series, sizes).0;
-    match jobs > 1 && is_light(series) {
-        true => own / u32::try_from(jobs).unwrap_or(u32::MAX),
-        false => own,
+    let SeriesEstimate { alone, beside } = SeriesEstimate::of(plan, series, sizes);
+    let lanes = lanes_of(series, jobs);
+    let share = u32::try_from(lanes).unwrap_or(u32::MAX);
+    match needs_rounds(series, lanes) {
+        true => alone.saturating_add(beside / share),
+        false => alone.saturating_add(beside) / share,
     }
 }
 
@@ -287,21 +317,35 @@ mod tests {
     }
 
     #[test]
-    fn slow_links_and_serial_clients_are_light() {
+    fn lanes_follow_the_load_of_series() {
         let (_, _, all) = campaign();
         let left: Vec<&CellSeries> = all.iter().collect();
-        let (light, alone) = split(&left, 4);
-        let has = |part: &[&CellSeries], name: &str| {
-            part.iter().any(|series| series.key.starts_with(name))
+        let groups = group(&left, 4);
+        let place = |name: &str| {
+            let has = |group: &&LaneGroup<'_>| {
+                let mut keys = group.series.iter().map(|series| &series.key);
+                keys.any(|key| key.starts_with(name))
+            };
+            let found = groups.iter().find(has).expect(name);
+            (found.jobs, found.has_rounds)
         };
-        for name in ["CIFS/T1/0s/loss=0%/A", "CIFS/OC-1/250ms/loss=0%/B"] {
-            assert!(has(&light, name) && !has(&alone, name), "{name}");
+        for (name, lanes) in [
+            ("CIFS/T1/0s/loss=0%/A", (4, false)),
+            ("CIFS/OC-1/250ms/loss=0%/B", (4, false)),
+            // The warm-up of nodes fills the link, whatever the client does behind it.
+            ("CIFS/OC-1/250ms/loss=0%/T", (4, true)),
+            ("MAPI-XP/OC-1/30ms/loss=0%/B", (3, false)),
+            ("CIFS/OC-1/0s/loss=0%/B", (1, false)),
+            ("CIFS/OC-1/250ms/loss=0%/A", (1, false)),
+        ] {
+            assert_eq!(place(name), lanes, "{name}");
         }
-        // The warm-up of nodes fills the link, whatever the client does behind it.
-        for name in ["CIFS/OC-1/250ms/loss=0%/T", "CIFS/OC-1/0s/loss=0%/B"] {
-            assert!(has(&alone, name) && !has(&light, name), "{name}");
-        }
-        assert_eq!(split(&left, 1).1.len(), left.len());
+        let order: Vec<usize> = groups.iter().map(|group| group.jobs).collect();
+        assert!(order.is_sorted_by(|one, two| one >= two), "{order:?}");
+        let [alone] = &group(&left, 1)[..] else {
+            panic!("one lane has one group");
+        };
+        assert_eq!(alone.series.len(), left.len());
     }
 
     #[test]

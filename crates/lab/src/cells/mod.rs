@@ -8,7 +8,7 @@
 //! repeated as a whole. The journal is the only result: every finished attempt is one line of it, so a
 //! killed campaign continues where it was, and a report can be made at any time.
 //!
-//! `runner.rs` measures in the lab, in one or more lanes (`lanes.rs`), `simulated.rs` in virtual time. Both read figures from captures by
+//! `runner.rs` measures in the lab, in lanes side by side (`lanes.rs`, `rounds.rs`), `simulated.rs` in virtual time. Both read figures from captures by
 //! the same code (`pass.rs`).
 
 mod calibration;
@@ -18,6 +18,7 @@ mod lanes;
 mod pass;
 mod plan;
 mod results;
+mod rounds;
 mod runner;
 mod simulated;
 mod sizes;

@@ -1,6 +1,8 @@
 //! Pass of a cell: the contents that it transfers, and its figures in the captures. Real and simulated
 //! campaigns share both.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use capture::CapturedPacket;
 
@@ -67,12 +69,16 @@ pub(super) fn attempt_name(series: &CellSeries, attempt: u32) -> String {
     format!("c{}-r{}-a{attempt}", first.index, first.repeat)
 }
 
+/// Time for which data at the link's rate warm the path of a cell up in one direction.
+pub(super) fn warm_up_span(plan: &CellPlan, cell: &PlannedCell) -> Duration {
+    let search = cell.figures.round_trip.saturating_mul(WARM_UP_ROUND_TRIPS);
+    plan.warm_up.get_ref().saturating_add(search)
+}
+
 /// Contents that warm the path of a cell up in one direction.
 pub(super) fn warm_up(plan: &CellPlan, cell: &PlannedCell, way: TransferDirection) -> FileSet {
     let rate = cell.figures.payload_bytes_per_second(way);
-    let search = cell.figures.round_trip.saturating_mul(WARM_UP_ROUND_TRIPS);
-    let span = plan.warm_up.get_ref().saturating_add(search);
-    let bytes = (rate * span.as_secs_f64()) as u64;
+    let bytes = (rate * warm_up_span(plan, cell).as_secs_f64()) as u64;
     let seed = expansion::seed_of(cell.seed, "warm-up");
     FileSet::random(seed, WARM_UP_FILE, bytes.min(WARM_UP_MOST_BYTES))
 }

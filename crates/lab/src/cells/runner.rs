@@ -24,6 +24,7 @@ use super::journal::{CampaignHeader, CampaignJournal, CellPass, SeriesAttempt, n
 use super::lanes::{self, NextSeries, RemainingTime, WaitingSeries};
 use super::pass::{self, DOCUMENT_FILE, FinishedCell, WARM_UP_FILE, contents};
 use super::plan::{CacheState, CellMode, CellPlan};
+use super::rounds::{LaneRounds, RoundMember};
 use super::sizes::CellSizes;
 use crate::campaign::{PassKind, TestResults, WorkloadRun, last_json};
 use crate::mailbox::{MailServer, MailboxDescription, MailboxPrograms};
@@ -129,17 +130,22 @@ pub fn run(
         }
     }
     let mut clock = RemainingTime::new(plan, &left, options.sizes, options.jobs);
-    let (light, heavy) = lanes::split(&left, options.jobs);
-    for (part, jobs) in [(light, options.jobs), (heavy, 1)] {
+    for group in lanes::group(&left, options.jobs) {
+        let jobs = group.jobs.min(group.series.len());
+        let rounds = LaneRounds::new(jobs);
         let lane = |number: usize, waiting: &WaitingSeries<'_, '_>| {
+            let member = match group.has_rounds {
+                true => rounds.join(),
+                false => RoundMember::alone(),
+            };
             let run = LabRun::create(environment)?;
             let mut lane = CampaignLane::prepare(&run, plan, options, &needs, number, waiting)?;
             while let Some(next) = waiting.take() {
-                lane.run(next, waiting)?;
+                lane.run(next, &member, waiting)?;
             }
             Ok(())
         };
-        lanes::run(part, jobs, &mut journal, &mut clock, progress, lane)?;
+        lanes::run(group.series, jobs, &mut journal, &mut clock, progress, lane)?;
         wait::not_interrupted()?;
     }
     Ok(journal)
@@ -390,14 +396,19 @@ impl<'a> CampaignLane<'a> {
     }
 
     /// Runs a series until an attempt of it is clean.
-    fn run(&mut self, next: NextSeries<'_>, waiting: &WaitingSeries<'_, '_>) -> Result<()> {
+    fn run(
+        &mut self,
+        next: NextSeries<'_>,
+        member: &RoundMember<'_>,
+        waiting: &WaitingSeries<'_, '_>,
+    ) -> Result<()> {
         let NextSeries {
             series,
             mut attempts,
         } = next;
         while !is_finished(attempts.iter(), series) {
             waiting.begin(series);
-            let attempt = self.attempt(series, attempts.len() as u32 + 1)?;
+            let attempt = self.attempt(series, attempts.len() as u32 + 1, member)?;
             for pass in &attempt.passes {
                 self.progress.note(&summary(pass));
             }
@@ -415,10 +426,15 @@ impl<'a> CampaignLane<'a> {
     ///
     /// # Errors
     /// Fails when the lab is interrupted; any other failure is part of the attempt.
-    fn attempt(&mut self, series: &CellSeries, number: u32) -> Result<SeriesAttempt> {
+    fn attempt(
+        &mut self,
+        series: &CellSeries,
+        number: u32,
+        member: &RoundMember<'_>,
+    ) -> Result<SeriesAttempt> {
         let began = Instant::now();
         let mut attempt = SeriesAttempt::begin(&series.key, number, now());
-        let outcome = self.measure(series, number, &mut attempt);
+        let outcome = self.measure(series, number, member, &mut attempt);
         if let Err(error) = outcome {
             if kernel::interrupted() {
                 return Err(error);
@@ -433,6 +449,7 @@ impl<'a> CampaignLane<'a> {
         &mut self,
         series: &CellSeries,
         number: u32,
+        member: &RoundMember<'_>,
         attempt: &mut SeriesAttempt,
     ) -> Result<()> {
         let first = &series.cells[0];
@@ -443,9 +460,11 @@ impl<'a> CampaignLane<'a> {
         attempt.hosts_congestion_control =
             format!("client {client}, server {server} (route attribute congctl, read back)");
         let mut nodes = match first.mode.has_nodes() {
-            true => Some(self.start_nodes(first)?),
+            true => Some(self.start_nodes(first, member)?),
             false => None,
         };
+        let turn = member.measure();
+        wait::not_interrupted()?;
         let mut recorder =
             PacketRecorder::start(self.run, &self.topology, &self.captures, &self.logs, &name)?;
         let mut finished = Vec::new();
@@ -471,6 +490,7 @@ impl<'a> CampaignLane<'a> {
             }
         }
         let captures = recorder.finish()?;
+        drop(turn);
         if let Some(mut nodes) = nodes {
             nodes.stop()?;
         }
@@ -557,7 +577,7 @@ impl<'a> CampaignLane<'a> {
     }
 
     /// Starts both nodes for a cell's mode, with a path that they know and nothing stored.
-    fn start_nodes(&self, cell: &PlannedCell) -> Result<LabNodes> {
+    fn start_nodes(&self, cell: &PlannedCell, member: &RoundMember<'_>) -> Result<LabNodes> {
         let mut nodes = LabNodes::prepare(self.run, &self.topology, &self.logs)?;
         for site in [LabSite::Near, LabSite::Far] {
             // What nodes know of another link must not help or harm on this one.
@@ -565,6 +585,8 @@ impl<'a> CampaignLane<'a> {
         }
         nodes.configure(&self.topology, &configuration(cell))?;
         nodes.start(self.run)?;
+        let turn = member.warm_up();
+        wait::not_interrupted()?;
         for way in pass::warm_up_ways(self.plan, cell) {
             let workload = match way {
                 TransferDirection::Download => WorkloadKind::HttpDownload,
@@ -575,6 +597,7 @@ impl<'a> CampaignLane<'a> {
             self.bench(cell.mode).run(workload, &files, "warm-up")?;
             std::fs::remove_file(self.servers.files().join(WARM_UP_FILE))?;
         }
+        drop(turn);
         nodes.empty_dictionaries()?;
         if cell.mode == CellMode::Application && cell.workload.server() == ServerKind::Http {
             nodes.purge_accelerator("http")?;

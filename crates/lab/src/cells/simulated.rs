@@ -85,7 +85,9 @@ pub fn run_simulation(
         .filter(|series| journal.attempts_of(&series.key).next().is_none())
         .collect();
     // The longest first, so that no processor waits for one long series at the end.
-    left.sort_by_key(|series| std::cmp::Reverse(SeriesEstimate::of(plan, series, options.sizes).0));
+    left.sort_by_key(|series| {
+        std::cmp::Reverse(SeriesEstimate::of(plan, series, options.sizes).total())
+    });
     simulate_all(plan, left, options, progress, &mut journal)?;
     if let Some(directory) = &options.real {
         let real = CampaignOutcome::read(directory)

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::calibration;
 use super::expansion::{CellLoad, CellSelection, CellSeries, PlannedCell};
 use super::lanes;
+use super::pass;
 use super::plan::{CellMode, CellPlan};
 use crate::campaign::LabLink;
 use crate::report::published;
@@ -29,9 +30,9 @@ const ROUND_TRIPS_LEAST: f64 = 20.0;
 /// figures are from a campaign on two processors.
 const SETUP: Duration = Duration::from_secs(2);
 const SETUP_ROUND_TRIPS: u32 = 12;
-/// Time to start, pair and stop the nodes, and round trips of it and of the warm-up.
+/// Time to start, pair and stop the nodes, and round trips of it. Those of the warm-up's transfer are not among them.
 const NODES: Duration = Duration::from_secs(2);
-const NODES_ROUND_TRIPS: u32 = 18;
+const NODES_ROUND_TRIPS: u32 = 12;
 /// Round trips in which a mail client logs on and finds its message.
 const MAIL_ROUND_TRIPS: u32 = 24;
 /// The longest estimate of one cell; the sums of 20,000 of them stay within a `Duration`.
@@ -70,7 +71,12 @@ pub enum CellSizes {
 
 /// Time that a series is expected to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeriesEstimate(pub Duration);
+pub struct SeriesEstimate {
+    /// Time of the warm-up, which may need the processors for itself.
+    pub alone: Duration,
+    /// Time of everything else.
+    pub beside: Duration,
+}
 
 impl LinkFigures {
     /// Reads the figures of a link.
@@ -135,19 +141,29 @@ impl SeriesEstimate {
     /// Estimates a series.
     #[must_use]
     pub fn of(plan: &CellPlan, series: &CellSeries, sizes: CellSizes) -> Self {
-        let round_trip = series.cells[0].figures.round_trip;
-        let mut total = SETUP.saturating_add(round_trip.saturating_mul(SETUP_ROUND_TRIPS));
-        if series.cells[0].mode.has_nodes() {
+        let first = &series.cells[0];
+        let round_trip = first.figures.round_trip;
+        let mut alone = Duration::ZERO;
+        let mut beside = SETUP.saturating_add(round_trip.saturating_mul(SETUP_ROUND_TRIPS));
+        if first.mode.has_nodes() {
             let pairing = NODES.saturating_add(round_trip.saturating_mul(NODES_ROUND_TRIPS));
-            total = total.saturating_add(pairing.saturating_add(*plan.warm_up.get_ref()));
+            beside = beside.saturating_add(pairing);
+            let ways = pass::warm_up_ways(plan, first).len() as u32;
+            alone = pass::warm_up_span(plan, first).saturating_mul(ways);
         }
         for cell in &series.cells {
             if matches!(cell.workload, WorkloadKind::MapiXp | WorkloadKind::Mapi2003) {
-                total = total.saturating_add(round_trip.saturating_mul(MAIL_ROUND_TRIPS));
+                beside = beside.saturating_add(round_trip.saturating_mul(MAIL_ROUND_TRIPS));
             }
-            total = total.saturating_add(transfer_time(cell, sizes));
+            beside = beside.saturating_add(transfer_time(cell, sizes));
         }
-        Self(total)
+        Self { alone, beside }
+    }
+
+    /// Time of the series by itself.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        self.alone.saturating_add(self.beside)
     }
 }
 
@@ -170,10 +186,10 @@ pub fn expected_time(
     })
 }
 
-/// Payload bytes per second that a cell moves at most, the warm-up of its nodes included.
-pub(super) fn peak_rate(cell: &PlannedCell) -> f64 {
+/// Payload bytes per second of the warm-up of a cell's nodes; 0 without nodes.
+pub(super) fn warm_up_rate(cell: &PlannedCell) -> f64 {
     if !cell.mode.has_nodes() {
-        return expected_rate(cell);
+        return 0.0;
     }
     let ways = [TransferDirection::Download, TransferDirection::Upload];
     let rates = ways.map(|way| cell.figures.payload_bytes_per_second(way));
@@ -231,7 +247,7 @@ fn office_time(cell: &PlannedCell) -> Duration {
 }
 
 /// Payload bytes per second that the cell is expected to reach.
-fn expected_rate(cell: &PlannedCell) -> f64 {
+pub(super) fn expected_rate(cell: &PlannedCell) -> f64 {
     let payload = cell.figures.payload_bytes_per_second(cell.workload.way()) * REACHED;
     let rtt = cell.figures.round_trip.as_secs_f64();
     let mut rate = payload;
