@@ -170,13 +170,18 @@ impl AcceleratorRegistry {
             .map_or(&passthrough::ENTRY, |one| one.entry)
     }
 
-    /// The accelerator that is registered for flows to this server port, whether it is switched on or
-    /// not.
+    /// The reason why no accelerator serves a flow to this server port: that of the accelerator which
+    /// is registered for the port or could serve it, or the reason that there is none.
     #[must_use]
-    pub fn registered_for_port(&self, port: u16) -> Option<&'static AcceleratorEntry> {
-        let mut registered = self.registered.iter();
-        let one = registered.find(|one| one.has_port(port))?;
-        Some(one.entry)
+    pub fn reason_unserved(&self, port: u16) -> AcceleratorReason {
+        let reason = |accelerator, code| AcceleratorReason { accelerator, code };
+        let of = |one: &RegisteredAccelerator| match one.settings.reason_unserved(port) {
+            Some(code) => Some(reason(one.entry, code)),
+            None if one.has_port(port) => Some(reason(one.entry, ReasonCode::NO_ACCELERATOR)),
+            None => None,
+        };
+        let found = self.registered.iter().find_map(of);
+        found.unwrap_or_else(|| reason(&passthrough::ENTRY, ReasonCode::NO_ACCELERATOR))
     }
 
     /// The side that decides when flows of this accelerator are opened at the far node.

@@ -19,8 +19,8 @@ use std::time::Duration;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use crate::FlowOpening;
 use crate::shared::{SharedState, StartContext};
+use crate::{FlowOpening, ReasonCode};
 
 /// The settings of one accelerator as its entry parsed them. The engine and the node pass them on;
 /// only the accelerator knows their content.
@@ -46,6 +46,13 @@ pub trait AcceleratorSettings: Any + fmt::Debug + Send + Sync {
     /// Server ports whose flows the accelerator serves beside those of its entry.
     fn further_ports(&self) -> &[u16] {
         &[]
+    }
+
+    /// The reason why these settings serve no flow to this server port although the accelerator can, in its own
+    /// words; `None` for ports of other protocols.
+    fn reason_unserved(&self, port: u16) -> Option<ReasonCode> {
+        let _ = port;
+        None
     }
 
     /// UDP ports that clients shall not reach at intercepted servers, so that they come by TCP.

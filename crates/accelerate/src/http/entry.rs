@@ -8,13 +8,13 @@ use super::config::HttpSettings;
 use super::prefetch::PrefetchSettings;
 use super::shared::HttpState;
 use super::tls::{self, config::TlsSettings};
-use crate::FlowOpening;
 use crate::detect::{DetectedProtocol, ProtocolDetection};
 use crate::registry::AcceleratorEntry;
 use crate::settings::{
     AcceleratorSettings, ParsedSettings, SettingFile, SettingsTable, TableReader,
 };
 use crate::shared::{SharedState, StartContext};
+use crate::{FlowOpening, ReasonCode};
 
 /// The accelerator in the registry.
 pub static ENTRY: AcceleratorEntry = AcceleratorEntry {
@@ -121,6 +121,12 @@ impl AcceleratorSettings for HttpSettings {
             true => &[tls::config::PORT],
             false => &[],
         }
+    }
+
+    fn reason_unserved(&self, port: u16) -> Option<ReasonCode> {
+        let tls = self.tls.as_ref();
+        let intercepts = tls.is_some_and(|tls| tls.intercepts());
+        (port == tls::config::PORT && !intercepts).then_some(super::reasons::TLS_NOT_INTERCEPTED)
     }
 
     fn blocked_udp_ports(&self) -> &[u16] {

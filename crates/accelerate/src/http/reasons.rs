@@ -36,6 +36,9 @@ pub(crate) const TLS_HANDSHAKE: ReasonCode = ReasonCode::new(77);
 /// The operator has excluded the server's name.
 pub(crate) const TLS_EXCLUDED: ReasonCode = ReasonCode::new(78);
 
+/// The near node intercepts no HTTPS.
+pub(crate) const TLS_NOT_INTERCEPTED: ReasonCode = ReasonCode::new(79);
+
 /// The meaning of a code for HTTP; `None` where the common explanation holds, or there is none.
 pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<ReasonExplanation> {
     let explanation = match code {
@@ -54,6 +57,14 @@ pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Reas
             .with_remedy("add the server's name to intercept in [http.tls] of the near node"),
         TLS_EXCLUDED => ReasonExplanation::new(
             "exclude in [http.tls] of the near node lists the server's name, so the node does not decrypt its connections",
+        ),
+        TLS_NOT_INTERCEPTED => ReasonExplanation::new(
+            "the near node does not decrypt HTTPS, because intercept in [http.tls] lists no names; it forwards HTTPS, \
+             and MAPI over HTTPS, without acceleration",
+        )
+        .with_remedy(
+            "write mode = \"on\" in [http] and the section [http.tls] on both nodes, and list the server's name in \
+             intercept of the near node",
         ),
         TLS_ENCRYPTED_NAME => ReasonExplanation::new(
             "the client encrypts the server's name (Encrypted Client Hello), so the node cannot read it",

@@ -289,7 +289,7 @@ impl Engine {
             ..EncoderConfig::default()
         };
         let accelerators = &self.config.policy.accelerators;
-        let registered = accelerators.registered_for_port(open.server.port());
+        let unserved = accelerators.reason_unserved(open.server.port());
         let number = self.next_number();
         let context = HalfContext {
             flow: number,
@@ -312,7 +312,7 @@ impl Engine {
             refusal: None,
             connection,
             accelerator,
-            registered: registered.unwrap_or(accelerator),
+            unserved,
             machine: self.accelerator_states.build(accelerator, half, context),
             encoder: FlowEncoder::new(encoder, slot),
             decoder: FlowDecoder::new(DecoderConfig::default(), slot),

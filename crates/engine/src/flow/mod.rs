@@ -131,9 +131,8 @@ pub(crate) struct Flow {
     pub(crate) started: Time,
     pub(crate) protocol: DetectedProtocol,
     pub(crate) accelerator: &'static registry::AcceleratorEntry,
-    /// The accelerator that is registered for the server's port, switched on or off; where there is
-    /// none, the same as above.
-    registered: &'static registry::AcceleratorEntry,
+    /// The reason why the flow has no accelerator, if it has none.
+    unserved: registry::AcceleratorReason,
     /// The reason that a half gave when it stopped accelerating.
     letting_go: Option<stage::GivenReason>,
     /// The accelerator's note beside that reason.
@@ -211,9 +210,8 @@ pub(crate) struct FlowParameters {
     pub(crate) refusal: Option<OpenRefusal>,
     pub(crate) connection: ConnectionId,
     pub(crate) accelerator: &'static registry::AcceleratorEntry,
-    /// The accelerator that is registered for the server's port, switched on or off; where there is
-    /// none, the same as above.
-    pub(crate) registered: &'static registry::AcceleratorEntry,
+    /// The reason why the flow has no accelerator, if it has none.
+    pub(crate) unserved: registry::AcceleratorReason,
     /// The accelerator's half.
     pub(crate) machine: Box<dyn AcceleratorHalf>,
     pub(crate) encoder: FlowEncoder,
@@ -245,7 +243,7 @@ impl Flow {
             started: turn.now,
             protocol: detect::by_port(ACCELERATORS, birth.server.port()),
             accelerator: birth.accelerator,
-            registered: birth.registered,
+            unserved: birth.unserved,
             letting_go: None,
             letting_go_note: None,
             backlog_told: None,

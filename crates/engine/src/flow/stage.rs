@@ -245,18 +245,14 @@ impl Flow {
     }
 
     /// The reason why the accelerate stage does nothing, or nothing more. If a flow has no
-    /// accelerator because the one registered for its port is switched off, that accelerator
-    /// explains it.
+    /// accelerator because the one for its port is switched off, or set to leave the port alone, that
+    /// accelerator explains it.
     pub(crate) fn reason_given(&self) -> Option<GivenReason> {
         if self.letting_go.is_some() || *self.accelerator != passthrough::ENTRY {
             return self.letting_go;
         }
-        let reason = AcceleratorReason {
-            accelerator: self.registered,
-            code: ReasonCode::NO_ACCELERATOR,
-        };
         // The near node chooses the accelerator.
-        let by = WanEnd::Near;
+        let (reason, by) = (self.unserved, WanEnd::Near);
         Some(GivenReason { reason, by })
     }
 }
