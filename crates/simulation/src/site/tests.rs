@@ -4,7 +4,8 @@ use emulate::DirectionConfig;
 use vocab::{Bitrate, ByteCount, Probability};
 
 use super::*;
-use crate::scripts::MailGeneration;
+use crate::recording::{TappedHeader, TappedPacket};
+use crate::scripts::{MAILBOX_PORT, MailGeneration};
 
 const RATE: u64 = 10_000_000;
 const BLOCK: u32 = 61_440;
@@ -94,6 +95,44 @@ fn serial_reads_wait_a_round_trip_unless_accelerated() {
     assert!(baseline > waits + line, "{baseline:?}");
     assert!(transport > waits + line, "{transport:?}");
     assert!(accelerated < line + waits / 2, "{accelerated:?}");
+}
+
+/// Round trips of the link in front of the mail client's first call after its log-on.
+fn log_on_round_trips(is_accelerated: Option<bool>, generation: MailGeneration) -> u128 {
+    let mut site = site(is_accelerated, 0.0);
+    let began = site.now();
+    site.start_recording();
+    site.mark("begin");
+    let workload = SimulatedWorkload::MailDownload { generation };
+    assert_eq!(site.transfer(workload, &files(10_000)).failure, None);
+    let packets = site.take_recording().client;
+    let is_call = |packet: &&TappedPacket| {
+        let is_data = matches!(
+            packet.header,
+            TappedHeader::Tcp {
+                payload_bytes: 1..,
+                ..
+            }
+        );
+        is_data && packet.destination.port() == MAILBOX_PORT
+    };
+    // The calls in front of it are the bind, EcDoConnect or EcDoConnectEx, and RopLogon.
+    let after = packets.iter().filter(is_call).nth(3).unwrap();
+    after.at.since(began).as_millis() / 40
+}
+
+#[test]
+fn mail_log_on_takes_no_further_round_trip() {
+    for generation in [
+        MailGeneration::Xp,
+        MailGeneration::Plain2003,
+        MailGeneration::Optimised2003,
+    ] {
+        let baseline = log_on_round_trips(None, generation);
+        assert_eq!(baseline, 4, "{generation:?}");
+        let accelerated = log_on_round_trips(Some(true), generation);
+        assert!(accelerated <= baseline, "{generation:?}: {accelerated}");
+    }
 }
 
 #[test]
