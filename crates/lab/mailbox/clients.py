@@ -481,6 +481,8 @@ def parse(arguments):
     parser.add_argument("--endpoint-mapper-port", type=int, default=135)
     parser.add_argument("--mailbox-port", type=int, default=0, help="instead of the endpoint mapper's")
     parser.add_argument("--http-port", type=int, help="the port of MAPI over HTTP, for outlook-2013")
+    parser.add_argument("--tls-authority", help="the certificate of an authority: outlook-2013 uses TLS and trusts it")
+    parser.add_argument("--tls-name", default="mail.lab.test", help="the server's name in TLS")
     parser.add_argument("--directory-port", type=int, default=0, help="instead of the endpoint mapper's")
     parser.add_argument("--skip-directory", action="store_true", help="does not ask RFR and NSPI")
     parser.add_argument("--notifications", action="store_true", help="EcDoAsyncConnectEx as well")

@@ -1,6 +1,7 @@
 """A session by MAPI over HTTP ([MS-OXCMAPIHTTP]), as Outlook 2013 and later have it."""
 
 import socket
+import ssl
 import struct
 import uuid
 
@@ -19,11 +20,17 @@ class HttpError(Exception):
 class HttpTransport:
     """One connection. Cookies and the number of a request belong to the session."""
 
-    def __init__(self, server, port, jar, identity):
+    def __init__(self, server, options, jar, identity):
+        port = options.http_port
         self.sock = socket.create_connection((server, port))
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.host = f"[{server}]:{port}" if ":" in server else f"{server}:{port}"
+        if options.tls_authority:
+            tls = ssl.create_default_context(cafile=options.tls_authority)
+            tls.set_alpn_protocols(["http/1.1"])
+            self.sock = tls.wrap_socket(self.sock, server_hostname=options.tls_name)
+            self.host = options.tls_name
         self.file = self.sock.makefile("rb", 1 << 18)
-        self.host = f"{server}:{port}"
         self.jar = jar
         self.identity = identity
 
@@ -115,7 +122,7 @@ class HttpMailSession(sessions.MailSession):
             raise answers.AnswerError(f"the session is refused with {status:#x}, {result:#x}")
 
     def open_connection(self):
-        return HttpTransport(self.dialer.server, self.options.http_port, self.jar, self.identity)
+        return HttpTransport(self.dialer.server, self.options, self.jar, self.identity)
 
     def connect_notifications(self):
         self.waiting = self.open_connection()

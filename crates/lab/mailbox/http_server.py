@@ -2,7 +2,7 @@
 
 A session is named by the cookie MapiContext. Each answer renews the cookie MapiSequence, and a request that takes part
 in a session must have the value of the last answer (NotificationWait need not). A request whose X-RequestId came before
-is refused. There is no TLS and no login.
+is refused. There is no login. A port can have TLS.
 """
 
 import socket
@@ -249,12 +249,21 @@ class HttpAnswer:
         self.sock.sendall(self.head(code) + b"0\r\n\r\n")
 
 
-def serve(sock, service):
-    """Serves connections in threads of their own."""
+def serve(sock, service, tls=None):
+    """Serves connections in threads of their own, inside TLS if there is a context for it."""
+
+    def begin(connection):
+        if tls is not None:
+            try:
+                connection = tls.wrap_socket(connection, server_side=True)
+            except OSError as error:
+                service.log(f"HTTPS: {error!r}")
+                return
+        service.connection(connection)
 
     def accept():
         while True:
             connection, _ = sock.accept()
-            threading.Thread(target=service.connection, args=(connection,), daemon=True).start()
+            threading.Thread(target=begin, args=(connection,), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()

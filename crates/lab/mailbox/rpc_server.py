@@ -348,6 +348,9 @@ def listen(address, port):
     """A listening socket; port 0 takes any."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
+    if address == "::":
+        # Clients come by IPv4 and by IPv6.
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind((address, port))
     sock.listen(64)

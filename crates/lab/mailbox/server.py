@@ -16,6 +16,7 @@ SHA-256 of each attachment.
 import argparse
 import json
 import signal
+import ssl
 import sys
 import threading
 
@@ -48,7 +49,10 @@ def parse(arguments):
     parser.add_argument("--endpoint-mapper-port", type=int, default=135, help="0 takes any")
     parser.add_argument("--mailbox-port", type=int, default=0, help="EMSMDB's port; 0 takes any")
     parser.add_argument("--directory-port", type=int, default=0, help="RFR's and NSPI's port; 0 takes any")
-    parser.add_argument("--http-port", type=int, default=0, help="the port of MAPI over HTTP; 0 takes any")
+    parser.add_argument("--http-port", type=int, action="append", help="a port of MAPI over HTTP, instead of any")
+    parser.add_argument("--https-port", type=int, help="a port of MAPI over HTTP inside TLS")
+    parser.add_argument("--certificate", help="the certificate of that port, as PEM")
+    parser.add_argument("--certificate-key", help="its key, as PEM")
     parser.add_argument("--accounts", help="a JSON list of users; without it nobody has to log in")
     parser.add_argument("--require-authentication", action="store_true", help="refuses sessions of nobody")
     parser.add_argument("--keytab", help="the service's keys, for Kerberos")
@@ -94,9 +98,18 @@ def main():
         ports[name] = sock.getsockname()[1]
         mapper.ports.update({interface: ports[name] for interface in offered})
         rpc_server.serve(sock, offered, credentials, log)
-    sock = rpc_server.listen(options.listen, options.http_port)
-    ports["http"] = sock.getsockname()[1]
-    http_server.serve(sock, http_server.HttpService(service))
+    by_http = http_server.HttpService(service)
+    for port in reversed(options.http_port or [0]):
+        sock = rpc_server.listen(options.listen, port)
+        ports["http"] = sock.getsockname()[1]
+        http_server.serve(sock, by_http)
+    if options.https_port is not None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(options.certificate, options.certificate_key)
+        tls.set_alpn_protocols(["http/1.1"])
+        sock = rpc_server.listen(options.listen, options.https_port)
+        ports["https"] = sock.getsockname()[1]
+        http_server.serve(sock, by_http, tls)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print(json.dumps({"ready": True, "ports": ports}), flush=True)
     if not options.ignore_input:

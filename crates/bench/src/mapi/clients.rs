@@ -12,7 +12,10 @@ use serde_json::json;
 use super::cells::{MailAction, MailClient, MailProtection};
 use crate::realm::REALM;
 use host::{command, kernel, wait};
-use lab::mailbox::{ACCOUNT, HTTP_PORT, MailAccount, MailboxPrograms};
+use lab::mailbox::{
+    ACCOUNT, HTTP_PORT, MAIL_NAME, MailAccount, MailboxPrograms, TLS_PORT, WEB_PORT,
+};
+use lab::servers::certificates;
 use lab::topology::{LabSite, LabTopology};
 
 /// Subject of the message whose attachment is measured.
@@ -49,6 +52,90 @@ pub(super) enum TicketExpiry {
     InTransfer,
 }
 
+/// The way from a client to the mail server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MailRoute {
+    /// True for the server's IPv6 address.
+    pub(super) is_ipv6: bool,
+    /// The port of a client that uses MAPI over HTTP.
+    pub(super) port: HttpMailPort,
+}
+
+/// A port of MAPI over HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HttpMailPort {
+    /// A port of its own, which the accelerator of MAPI serves.
+    Own,
+    /// Port 80, which the accelerator of HTTP serves.
+    Web,
+    /// Port 443, with TLS that the nodes intercept.
+    Tls,
+}
+
+impl HttpMailPort {
+    /// The port's number.
+    pub(super) const fn number(self) -> u16 {
+        match self {
+            Self::Own => HTTP_PORT,
+            Self::Web => WEB_PORT,
+            Self::Tls => TLS_PORT,
+        }
+    }
+}
+
+/// Authorities that clients trust.
+#[derive(Clone, Debug)]
+pub(super) struct MailAuthorities {
+    /// The directory of the server's certificate.
+    pub(super) home: PathBuf,
+    /// The certificate of the server's authority.
+    pub(super) origin: PathBuf,
+    /// The directory of the operator's authority.
+    pub(super) operator: PathBuf,
+}
+
+impl MailAuthorities {
+    /// Makes both authorities, and a certificate of the server.
+    ///
+    /// # Errors
+    /// Fails when a program fails.
+    pub(super) fn make(program: &Path, home: PathBuf) -> Result<Self> {
+        let origin = certificates::make(&home, MAIL_NAME)?;
+        let operator = home.join("operator");
+        let mut make = command::new(program);
+        make.args([
+            "http", "ca", "--name", "bench", "--permit", "lab.test", "--out",
+        ])
+        .arg(&operator);
+        command::finish("trunkline http ca", &mut make, None)?;
+        Ok(Self {
+            home,
+            origin,
+            operator,
+        })
+    }
+
+    /// Lines of a node's configuration that make it intercept TLS of the server.
+    pub(super) fn tables(&self) -> Vec<String> {
+        vec![
+            "[http.tls]".to_owned(),
+            format!("intercept = [\"{MAIL_NAME}\"]"),
+            format!("ca_certificate = {:?}", self.operator.join("ca.pem")),
+            format!("ca_key = {:?}", self.operator.join("ca.key")),
+            format!("roots = {:?}", self.origin),
+            "store_decrypted = true".to_owned(),
+        ]
+    }
+
+    /// The authority that a client at a site trusts: beside the server, no node is on its way.
+    fn trusted(&self, site: LabSite) -> PathBuf {
+        match site {
+            LabSite::Far => self.origin.clone(),
+            LabSite::Near | LabSite::Third => self.operator.join("ca.pem"),
+        }
+    }
+}
+
 /// One action of a client.
 #[derive(Clone, Debug)]
 pub(super) struct ClientOrder<'a> {
@@ -64,6 +151,7 @@ pub(super) struct ClientOrder<'a> {
     pub(super) limit_seconds: Option<f64>,
     /// The time at which the client's ticket expires.
     pub(super) expiry: TicketExpiry,
+    pub(super) route: MailRoute,
 }
 
 impl ClientOrder<'_> {
@@ -82,6 +170,10 @@ impl ClientOrder<'_> {
             file: None,
             limit_seconds: None,
             expiry: TicketExpiry::Later,
+            route: MailRoute {
+                is_ipv6: false,
+                port: HttpMailPort::Own,
+            },
         }
     }
 
@@ -144,6 +236,7 @@ pub(super) struct MailClientPlace<'a> {
     pub(super) topology: &'a LabTopology,
     pub(super) programs: &'a MailboxPrograms,
     pub(super) directory: &'a Path,
+    pub(super) authorities: Option<&'a MailAuthorities>,
 }
 
 impl MailClientPlace<'_> {
@@ -172,12 +265,16 @@ impl MailClientPlace<'_> {
             self.directory.join(format!("{}.out", site.host())),
             self.directory.join(format!("{}.log", site.host())),
         );
+        let server = match order.route.is_ipv6 {
+            true => LabSite::Far.host_address_v6().to_string(),
+            false => LabSite::Far.host_address().to_string(),
+        };
         let mut command = command::new(self.programs.python());
         command
             .arg("-B")
             .arg(self.programs.clients())
             .args([order.client.name(), order.action.name()])
-            .args(["--server", &LabSite::Far.host_address().to_string()])
+            .args(["--server", &server])
             .args(["--protection", order.protection.name()])
             .args(["--exchange-optimisation", on_or_off(order.is_optimised)])
             .args(["--subject", order.subject])
@@ -188,7 +285,12 @@ impl MailClientPlace<'_> {
             command.arg("--account").arg(&account);
         }
         if order.client == MailClient::Outlook2013 {
-            command.args(["--http-port", &HTTP_PORT.to_string()]);
+            let port = order.route.port;
+            command.args(["--http-port", &port.number().to_string()]);
+            if let (HttpMailPort::Tls, Some(authorities)) = (port, self.authorities) {
+                command.args(["--tls-name", MAIL_NAME, "--tls-authority"]);
+                command.arg(authorities.trusted(site));
+            }
         }
         match order.expiry {
             TicketExpiry::Later => {}

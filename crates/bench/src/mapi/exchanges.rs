@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
+use super::clients::{HttpMailPort, MailRoute};
 use super::stand::{InterruptedSend, MapiCellResult, MapiLane, TicketOutcome};
 use crate::lines::LinkKind;
 use host::ProgramEnvironment;
@@ -15,6 +16,11 @@ use lab::topology::LabSite;
 
 /// The link: some milliseconds, so that a server ahead of its client shows.
 const LINK: [&str; 6] = ["--rate", "100Mbit", "--delay", "5ms", "--queue", "250kB"];
+
+/// The same link, which loses packets.
+const LOSSY_LINK: [&str; 8] = [
+    "--rate", "100Mbit", "--delay", "5ms", "--queue", "250kB", "--loss", "1%",
+];
 
 /// A link on which a message takes some seconds.
 const SLOW_LINK: [&str; 6] = ["--rate", "20Mbit", "--delay", "20ms", "--queue", "250kB"];
@@ -74,13 +80,40 @@ pub fn exchange(
 pub fn exchange_by_http(
     environment: &ProgramEnvironment,
     python: &Path,
+    port: HttpMailPort,
     actions: &[MailAction],
 ) -> Result<Vec<MapiCellResult>> {
     let mut lane = lane(environment, python)?;
+    lane.set_route(MailRoute {
+        is_ipv6: false,
+        port,
+    })?;
     lane.start_nodes(MailMode::Application)?;
     lane.start_server()?;
     let clients = [MailClient::Outlook2013];
     carry_out(&mut lane, &clients, &[MailProtection::None], actions)
+}
+
+/// Saves and sends attachments by IPv6, over a link that loses packets, with clients of both carriers.
+///
+/// # Errors
+/// Fails when the lab does not come up, or a client fails.
+pub fn exchange_by_ipv6_with_loss(
+    environment: &ProgramEnvironment,
+    python: &Path,
+) -> Result<Vec<MapiCellResult>> {
+    let mut lane = MapiLane::create(environment, python)?;
+    lane.set_words(LOSSY_LINK.map(str::to_owned).to_vec())?;
+    lane.set_content(ATTACHMENT_BYTES, 1_000, BODY)?;
+    lane.set_route(MailRoute {
+        is_ipv6: true,
+        port: HttpMailPort::Own,
+    })?;
+    lane.start_nodes(MailMode::Application)?;
+    lane.start_server()?;
+    let clients = [MailClient::Outlook2003, MailClient::Outlook2013];
+    let actions = [MailAction::SaveAttachment, MailAction::SendAttachment];
+    carry_out(&mut lane, &clients, &[MailProtection::None], &actions)
 }
 
 /// Runs actions of both clients with Kerberos, and log-ons that fail.
@@ -201,24 +234,25 @@ fn carry_out(
     Ok(results)
 }
 
-/// Sends messages with both clients, and kills each node in the middle of one.
+/// Sends messages with these clients, and kills each node in the middle of one.
 ///
 /// # Errors
 /// Fails when the lab does not come up, or a client fails at another time.
 pub fn interrupted_sends(
     environment: &ProgramEnvironment,
     python: &Path,
+    clients: &[MailClient],
 ) -> Result<Vec<InterruptedSend>> {
     let mut lane = MapiLane::create(environment, python)?;
     lane.set_words(SLOW_LINK.map(str::to_owned).to_vec())?;
     lane.set_content(SLOW_BYTES, 1_000, BODY)?;
     let mut results = Vec::new();
-    for client in MailClient::ALL {
+    for client in clients {
         for site in [LabSite::Near, LabSite::Far] {
             // The watchdog's new process of the node killed before is not ours to kill.
             lane.start_nodes(MailMode::Application)?;
             lane.start_server()?;
-            results.push(lane.interrupt_send(client, site)?);
+            results.push(lane.interrupt_send(*client, site)?);
         }
     }
     Ok(results)

@@ -16,8 +16,8 @@ use serde::Serialize;
 
 use super::cells::{ContentState, MailAction, MailClient, MailMode, MailProtection, MapiCell};
 use super::clients::{
-    BRIEF_USER, ClientOrder, ClientOutcome, MailClientPlace, SERVICE, SHORT_LIFE, SHORT_USER,
-    SUBJECT, TicketExpiry, WARM_UP_SUBJECT,
+    BRIEF_USER, ClientOrder, ClientOutcome, HttpMailPort, MailAuthorities, MailClientPlace,
+    MailRoute, SERVICE, SHORT_LIFE, SHORT_USER, SUBJECT, TicketExpiry, WARM_UP_SUBJECT,
 };
 use crate::lines::LinkKind;
 use crate::realm::{KerberosRealm, RealmUser};
@@ -28,7 +28,8 @@ use host::kernel::ProcessSignal;
 use host::machine::ProcessorTime;
 use host::{ProgramEnvironment, command, kernel, wait};
 use lab::mailbox::{
-    ACCOUNT, HTTP_PORT, MailServer, MailboxDescription, MailboxPrograms, TicketService,
+    ACCOUNT, HTTP_PORT, MailServer, MailServerProofs, MailboxDescription, MailboxPrograms,
+    TicketService,
 };
 use lab::servers::{SMB_SHARE, ServerKind, SiteServers};
 use lab::topology::{LabSite, TUN_NEAR};
@@ -85,6 +86,8 @@ pub(super) struct MapiLane {
     // In the order in which they have to go.
     server: Option<MailServer>,
     realm: Option<KerberosRealm>,
+    authorities: Option<MailAuthorities>,
+    route: MailRoute,
     programs: MailboxPrograms,
     content: MailboxContent,
     site: BenchSite,
@@ -171,10 +174,29 @@ impl MapiLane {
         Ok(Self {
             server: None,
             realm: None,
+            authorities: None,
+            route: MailRoute {
+                is_ipv6: false,
+                port: HttpMailPort::Own,
+            },
             programs,
             content,
             site,
         })
+    }
+
+    /// Sends clients that start later this way. Servers and nodes that start later have what it needs.
+    ///
+    /// # Errors
+    /// Fails when certificates cannot be made.
+    pub(super) fn set_route(&mut self, route: MailRoute) -> Result<()> {
+        self.route = route;
+        if route.port == HttpMailPort::Tls && self.authorities.is_none() {
+            let home = self.site.run.subdirectory("mail-tls")?;
+            let program = &self.site.run.environment().program;
+            self.authorities = Some(MailAuthorities::make(program, home)?);
+        }
+        Ok(())
     }
 
     /// Creates the realm in which clients get tickets, if there is none. Servers and nodes that
@@ -267,6 +289,11 @@ impl MapiLane {
                 "store_decrypted = true".to_owned(),
                 format!("http_ports = [{HTTP_PORT}]"),
             ];
+            if self.route.port != HttpMailPort::Own {
+                accelerators.extend(["[http]".to_owned(), "mode = \"on\"".to_owned()]);
+            }
+            let authorities = self.authorities.iter();
+            accelerators.extend(authorities.flat_map(MailAuthorities::tables));
         }
         self.site.start_nodes(credentials, accelerators)
     }
@@ -324,6 +351,7 @@ impl MapiLane {
         let mut order = ClientOrder::new(cell.client, cell.action, cell.protection);
         order.is_optimised = cell.mode == MailMode::Exchange;
         order.limit_seconds = limit_seconds;
+        order.route = self.route;
         let attachment = self.content.attachment.clone();
         order.file = Some(&attachment);
         let load_average = load_average();
@@ -410,6 +438,7 @@ impl MapiLane {
         let whole = fs::metadata(&attachment)?.len();
         let hash = sha256_of(&attachment, whole)?;
         let mut order = ClientOrder::new(client, MailAction::SendAttachment, MailProtection::None);
+        order.route = self.route;
         order.file = Some(&attachment);
         order.subject = "before the kill";
         self.place().run(LabSite::Near, &order)?;
@@ -536,7 +565,7 @@ impl MapiLane {
     pub(super) fn why(&self, client: MailClient) -> Result<AccelerationReason> {
         let port = match client {
             MailClient::OutlookXp | MailClient::Outlook2003 => self.server()?.mailbox_port()?,
-            MailClient::Outlook2013 => HTTP_PORT,
+            MailClient::Outlook2013 => self.route.port.number(),
         };
         reasons::newest_why(&self.site.nodes, port)
     }
@@ -565,10 +594,13 @@ impl MapiLane {
             &self.site.logs,
             &self.programs,
             &self.content.description(),
-            keytab.as_deref().map(|keytab| TicketService {
-                keytab,
-                ends_with_ticket,
-            }),
+            MailServerProofs {
+                tickets: keytab.as_deref().map(|keytab| TicketService {
+                    keytab,
+                    ends_with_ticket,
+                }),
+                certificates: self.authorities.as_ref().map(|of| of.home.as_path()),
+            },
         )?;
         self.server = Some(server);
         Ok(())
@@ -583,6 +615,7 @@ impl MapiLane {
             topology: &self.site.topology,
             programs: &self.programs,
             directory: &self.site.directory,
+            authorities: self.authorities.as_ref(),
         }
     }
 

@@ -27,7 +27,7 @@ use super::plan::{CacheState, CellMode, CellPlan};
 use super::rounds::{LaneRounds, RoundMember};
 use super::sizes::CellSizes;
 use crate::campaign::{PassKind, TestResults, WorkloadRun, last_json};
-use crate::mailbox::{MailServer, MailboxDescription, MailboxPrograms};
+use crate::mailbox::{MailServer, MailServerProofs, MailboxDescription, MailboxPrograms};
 use crate::nodes::{ExtraConfiguration, LabNodes};
 use crate::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
 use crate::recording::{self, MarkerEdge, MarkerPath, PacketRecorder};
@@ -558,7 +558,7 @@ impl<'a> CampaignLane<'a> {
             &self.logs,
             programs,
             &content,
-            None,
+            MailServerProofs::default(),
         )
     }
 

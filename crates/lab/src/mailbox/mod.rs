@@ -14,7 +14,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-pub use server::{ACCOUNT, HTTP_PORT, MailAccount, MailServer, MailboxDescription, TicketService};
+pub use server::{
+    ACCOUNT, HTTP_PORT, MAIL_NAME, MailAccount, MailServer, MailServerProofs, MailboxDescription,
+    TLS_PORT, TicketService, WEB_PORT,
+};
 
 /// The programs and their modules, by file name.
 const FILES: [(&str, &str); 20] = [

@@ -45,6 +45,13 @@ pub struct MailAccount {
     pub password: &'static str,
 }
 
+/// The server's port of MAPI over HTTP beside web servers.
+pub const WEB_PORT: u16 = 80;
+/// The server's port of MAPI over HTTP inside TLS.
+pub const TLS_PORT: u16 = 443;
+/// The server's name in its certificate.
+pub const MAIL_NAME: &str = "mail.lab.test";
+
 /// Service whose tickets a server takes.
 #[derive(Clone, Copy, Debug)]
 pub struct TicketService<'a> {
@@ -52,6 +59,15 @@ pub struct TicketService<'a> {
     pub keytab: &'a Path,
     /// The server refuses the calls of a session whose ticket has expired.
     pub ends_with_ticket: bool,
+}
+
+/// Proofs of a server's identity.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MailServerProofs<'a> {
+    /// Its service; without one it takes no tickets.
+    pub tickets: Option<TicketService<'a>>,
+    /// The directory of `leaf.pem` and `leaf.key`; without it the server has no TLS.
+    pub certificates: Option<&'a Path>,
 }
 
 /// Content of a mailbox when its server starts.
@@ -91,7 +107,7 @@ impl MailboxDescription {
 }
 
 impl MailServer {
-    /// Starts a server at the far site. With a ticket service it takes tickets as well.
+    /// Starts a server at the far site, for clients by IPv4 and by IPv6.
     ///
     /// # Errors
     /// Fails when it does not come up; the message shows the end of its log.
@@ -101,7 +117,7 @@ impl MailServer {
         logs: &Path,
         programs: &MailboxPrograms,
         content: &MailboxDescription,
-        tickets: Option<TicketService<'_>>,
+        proofs: MailServerProofs<'_>,
     ) -> Result<Self> {
         let home = run.subdirectory("mail-server")?;
         let (accounts, mailbox) = (home.join("accounts.json"), home.join("mailbox.json"));
@@ -129,7 +145,7 @@ impl MailServer {
             "-B".to_owned(),
             programs.server().display().to_string(),
             "--listen".to_owned(),
-            LabSite::Far.host_address().to_string(),
+            "::".to_owned(),
             "--accounts".to_owned(),
             accounts.display().to_string(),
             "--mailbox".to_owned(),
@@ -138,9 +154,17 @@ impl MailServer {
             journal.display().to_string(),
             "--http-port".to_owned(),
             HTTP_PORT.to_string(),
+            "--http-port".to_owned(),
+            WEB_PORT.to_string(),
             "--ignore-input".to_owned(),
         ];
-        if let Some(tickets) = tickets {
+        if let Some(certificates) = proofs.certificates {
+            let file = |name: &str| certificates.join(name).display().to_string();
+            arguments.extend(["--https-port".to_owned(), TLS_PORT.to_string()]);
+            arguments.extend(["--certificate".to_owned(), file("leaf.pem")]);
+            arguments.extend(["--certificate-key".to_owned(), file("leaf.key")]);
+        }
+        if let Some(tickets) = proofs.tickets {
             let keytab = tickets.keytab.display().to_string();
             arguments.extend(["--keytab".to_owned(), keytab]);
             if tickets.ends_with_ticket {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bench::mapi::{self, MailAction, MapiCellResult};
+use bench::mapi::{self, HttpMailPort, MailAction, MailClient, MapiCellResult};
 use host::command;
 use lab::servers::ServerKind;
 
@@ -25,12 +25,17 @@ fn exchange(actions: &[MailAction]) -> Option<Vec<MapiCellResult>> {
 }
 
 fn all_are_accelerated(results: &[MapiCellResult]) {
+    all_are_accelerated_by("mapi", results);
+}
+
+/// Asserts that every result is identical and accelerated, on flows of this accelerator.
+fn all_are_accelerated_by(owner: &str, results: &[MapiCellResult]) {
     for result in results {
         let name = result.cell.name();
         assert_eq!(result.identical, Some(true), "{name}");
         assert!(result.bytes > 0 && result.is_complete, "{name}");
         let why = result.accelerate.as_ref().expect("nodes ran");
-        assert_eq!(why.did, "mapi", "{name}: {why:?}");
+        assert_eq!(why.did, owner, "{name}: {why:?}");
         assert_eq!(why.why_not, None, "{name}: {why:?}");
         assert!(why.answered > 0, "{name}: {why:?}");
     }
@@ -66,9 +71,13 @@ fn mail_client_over_http_is_accelerated() {
     let Some(python) = required_python() else {
         return;
     };
-    let results = mapi::exchange_by_http(&environment(), &python, &MailAction::ALL);
-    let results = results.expect("the client carries out its actions");
-    assert_eq!(results.len(), MailAction::ALL.len());
+    let exchange = |port| {
+        let results = mapi::exchange_by_http(&environment(), &python, port, &MailAction::ALL);
+        let results = results.expect("the client carries out its actions");
+        assert_eq!(results.len(), MailAction::ALL.len());
+        results
+    };
+    let results = exchange(HttpMailPort::Own);
     all_are_accelerated(&results);
     for result in results.iter().filter(|of| of.cell.action.is_bulk()) {
         let why = result.accelerate.as_ref().expect("nodes ran");
@@ -79,6 +88,31 @@ fn mail_client_over_http_is_accelerated() {
             result.calls
         );
     }
+    // On ports of the accelerator of HTTP, in clear and inside TLS, no call more crosses the link.
+    for port in [HttpMailPort::Web, HttpMailPort::Tls] {
+        let carried = exchange(port);
+        all_are_accelerated_by("http", &carried);
+        for (carried, own) in carried.iter().zip(&results) {
+            let name = carried.cell.name();
+            let (through, plain) = (forwarded_calls(carried), forwarded_calls(own));
+            assert!(through <= plain, "{port:?}, {name}: {through} > {plain}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn mail_by_ipv6_survives_packet_loss() {
+    let Some(_turn) = shared_turn("mail by IPv6 with loss", &[]) else {
+        return;
+    };
+    let Some(python) = required_python() else {
+        return;
+    };
+    let results = mapi::exchange_by_ipv6_with_loss(&environment(), &python);
+    let results = results.expect("every client carries out its actions");
+    assert_eq!(results.len(), 4);
+    all_are_accelerated(&results);
 }
 
 #[test]
@@ -146,8 +180,11 @@ fn saved_messages_outlive_a_killed_node() {
     let Some(python) = required_python() else {
         return;
     };
-    let results = mapi::interrupted_sends(&environment(), &python).expect("the clients run");
-    assert_eq!(results.len(), 4);
+    let [xp, later] = MailClient::ALL;
+    let clients = [xp, later, MailClient::Outlook2013];
+    let results = mapi::interrupted_sends(&environment(), &python, &clients);
+    let results = results.expect("the clients run");
+    assert_eq!(results.len(), 6);
     for result in results {
         assert!(result.is_cut && !result.is_saved_when_cut, "{result:?}");
         assert!(result.is_kept && result.is_saved_again, "{result:?}");
