@@ -43,8 +43,9 @@ pub mod smb;
 pub mod testing;
 
 pub use contract::{
-    AcceleratorHalf, AcceleratorInput, AcceleratorOutput, ContentAbsence, ContentHandle, ContentId,
-    ContentRefusal, ContentReport, ContentRequest, FlowOpening, FrameKind, LettingGo,
-    MAX_CONTENT_READS, MAX_CONTENT_STORES, ReasonCode, ReasonExplanation, ReasonSource,
-    ServerCommand, ServerConnection, ServerEvent, ServerFailure, WanEnd,
+    AcceleratorHalf, AcceleratorInput, AcceleratorOutput, CarriedFlow, CarriedProtocol,
+    ContentAbsence, ContentHandle, ContentId, ContentRefusal, ContentReport, ContentRequest,
+    FlowOpening, FrameKind, LettingGo, MAX_CONTENT_READS, MAX_CONTENT_STORES, ReasonCode,
+    ReasonExplanation, ReasonSource, ServerCommand, ServerConnection, ServerEvent, ServerFailure,
+    WanEnd,
 };

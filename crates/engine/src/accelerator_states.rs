@@ -115,6 +115,11 @@ impl AcceleratorStates {
                 }
             }
         }
+        let carried = self.kept.values().filter_map(|kept| kept.state.carried());
+        let carried: Vec<_> = carried.collect();
+        for kept in self.kept.values_mut() {
+            kept.state.carry(&carried);
+        }
     }
 
     /// What each that keeps an account has done, in the order of their numbers.
@@ -227,9 +232,10 @@ impl AcceleratorStates {
         })
     }
 
-    /// A flow of this accelerator has ended.
-    pub(crate) fn flow_ended(&mut self, now: Time, entry: &AcceleratorEntry, flow: u64) {
-        if let Some(kept) = self.kept.get_mut(&entry.number) {
+    /// A flow has ended. Its halves may have used the states of its accelerator, and of a protocol that
+    /// it carried.
+    pub(crate) fn flow_ended(&mut self, now: Time, flow: u64) {
+        for kept in self.kept.values_mut() {
             kept.state.handle(now, SharedInput::FlowEnded(flow));
         }
     }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use accelerate::settings::AcceleratorSettings;
 use accelerate::shared::{HalfContext, SharedHandle, SharedInput, SharedOutput, SharedState};
-use accelerate::{AcceleratorHalf, WanEnd};
+use accelerate::{AcceleratorHalf, CarriedFlow, CarriedProtocol, WanEnd};
 use vocab::Time;
 
 use crate::config::MapiSettings;
 use crate::entry::ENDPOINT_MAPPER;
 use crate::epm_watch::EndpointWatch;
 use crate::far::MapiFarHalf;
-use crate::http::{HttpMailFarHalf, HttpMailNearHalf, SequenceTable};
+use crate::http::{HttpMailNearHalf, HttpMailProtocol, SequenceTable};
 use crate::learnt_ports::LearntPorts;
 use crate::near::MapiNearHalf;
 use crate::rop::tactics::{SessionPlace, SessionTable};
@@ -22,8 +22,7 @@ use crate::rop::tactics::{SessionPlace, SessionTable};
 pub(crate) struct MapiState {
     settings: MapiSettings,
     learnt: SharedHandle<LearntPorts>,
-    sessions: SharedHandle<SessionTable>,
-    sequences: SharedHandle<SequenceTable>,
+    by_http: HttpMailProtocol,
 }
 
 impl MapiState {
@@ -32,8 +31,10 @@ impl MapiState {
         Self {
             settings,
             learnt: SharedHandle::new(LearntPorts::default()),
-            sessions: SharedHandle::new(SessionTable::default()),
-            sequences: SharedHandle::new(SequenceTable::default()),
+            by_http: HttpMailProtocol {
+                sessions: SharedHandle::new(SessionTable::default()),
+                sequences: SharedHandle::new(SequenceTable::default()),
+            },
         }
     }
 }
@@ -50,18 +51,16 @@ impl SharedState for MapiState {
             return Box::new(EndpointWatch::new(half, server.ip(), learnt));
         }
         let may_store = self.settings.may_store_decrypted;
-        let place = SessionPlace::new(
-            self.sessions.clone(),
-            context.flow,
-            context.client.ip(),
-            server.ip(),
-        );
         if self.settings.http_ports.contains(&server.port()) {
             return match half {
-                WanEnd::Near => Box::new(HttpMailNearHalf::new()),
+                WanEnd::Near => Box::new(HttpMailNearHalf::new(true)),
                 WanEnd::Far => {
-                    let sequences = self.sequences.clone();
-                    let half = HttpMailFarHalf::new(server.ip(), context.flow, place, sequences);
+                    let half = self.by_http.far(CarriedFlow {
+                        flow: context.flow,
+                        client: context.client,
+                        server,
+                        may_store: true,
+                    });
                     match self.settings.is_on {
                         true => Box::new(half),
                         false => Box::new(half.switched_off()),
@@ -69,6 +68,8 @@ impl SharedState for MapiState {
                 }
             };
         }
+        let sessions = self.by_http.sessions.clone();
+        let place = SessionPlace::new(sessions, context.flow, context.client.ip(), server.ip());
         match half {
             WanEnd::Near => Box::new(MapiNearHalf::new(may_store)),
             WanEnd::Far if !self.settings.is_on => Box::new(MapiFarHalf::switched_off(place)),
@@ -76,14 +77,20 @@ impl SharedState for MapiState {
         }
     }
 
+    fn carried(&self) -> Option<Arc<dyn CarriedProtocol>> {
+        let by_http: Arc<dyn CarriedProtocol> = Arc::new(self.by_http.clone());
+        self.settings.is_on.then_some(by_http)
+    }
+
     fn handle(&mut self, _: Time, input: SharedInput) {
         if let SharedInput::FlowEnded(flow) = input {
-            self.sessions.with(|sessions| sessions.ended(flow));
+            let sessions = &self.by_http.sessions;
+            sessions.with(|sessions| sessions.ended(flow));
         }
     }
 
     fn poll_output(&mut self) -> Option<SharedOutput> {
-        let flow = self.sessions.with(SessionTable::poll_wake)?;
+        let flow = self.by_http.sessions.with(SessionTable::poll_wake)?;
         Some(SharedOutput::Wake(flow))
     }
 

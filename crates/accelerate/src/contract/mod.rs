@@ -6,14 +6,17 @@
 //!
 //! `content.rs` describes how halves store bodies in the node's dictionary, `opening.rs` when a
 //! flow is opened at the far node, `server_connection.rs` further connections to its server,
-//! `letting_go.rs` how an accelerator stops, and `reason.rs` the codes of reasons.
+//! `letting_go.rs` how an accelerator stops, `reason.rs` the codes of reasons, and `carried.rs` protocols
+//! that an accelerator carries for another one.
 
+mod carried;
 mod content;
 mod letting_go;
 mod opening;
 mod reason;
 mod server_connection;
 
+pub use carried::{CarriedFlow, CarriedProtocol};
 pub use content::{
     ContentAbsence, ContentHandle, ContentId, ContentRefusal, ContentReport, ContentRequest,
     MAX_CONTENT_READS, MAX_CONTENT_STORES,

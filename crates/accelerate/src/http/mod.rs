@@ -27,6 +27,7 @@
 //! Clients that miss the same URL at once wait for the first of them (`collapse.rs`).
 //! The far half fetches ahead what pages name (`prefetch/`), and the near half answers with it. The table's row *parting* is
 //! about that: while responses ahead of their requests may come, bytes of the flow are not all the client's.
+//! Connections whose first request shows another accelerator's protocol belong to that one (`carried.rs`).
 //! A revalidation that both nodes have seen before costs two short frames (`recall/`).
 //!
 //! When it lets go: at a message that another implementation could understand differently
@@ -39,6 +40,7 @@
 
 mod account;
 mod cache;
+mod carried;
 mod collapse;
 mod config;
 mod entry;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::account::{FlowAccount, HttpTotals};
 use super::cache::UrlScheme;
+use super::carried::{CarriedProtocols, ConnectionFar, ConnectionNear};
 use super::far::HttpFarHalf;
 use super::near::HttpNearHalf;
 use super::prefetch::{
@@ -24,6 +25,7 @@ pub(super) struct NearHalfParts {
     pub(super) totals: SharedHandle<HttpTotals>,
     /// `None` where nothing is fetched ahead.
     pub(super) prefetch: Option<(SharedHandle<AheadTable>, Arc<PrefetchSettings>)>,
+    pub(super) carried: CarriedProtocols,
 }
 
 /// Parts of the far halves of one flow.
@@ -34,12 +36,14 @@ pub(super) struct FarHalfParts {
     /// `None` where nothing is fetched ahead.
     pub(super) prefetch: Option<(SharedHandle<FarMemory>, Arc<PrefetchSettings>)>,
     pub(super) recall: SharedHandle<RecallMemory>,
+    pub(super) carried: CarriedProtocols,
 }
 
 impl NearHalfParts {
-    /// The only half of the flow.
-    pub(super) fn build(&self, cache: Option<SharedCache>) -> HttpNearHalf {
-        self.build_with(cache, 0, |prefetch| prefetch)
+    /// The only half of the flow. What it carries may be in the dictionaries if `may_store`.
+    pub(super) fn build(&self, cache: Option<SharedCache>, may_store: bool) -> ConnectionNear {
+        let http = self.build_with(cache, 0, |prefetch| prefetch);
+        ConnectionNear::new(http, self.carried.clone().with_storage(may_store))
     }
 
     /// The half of a lane with this number, whose far half may have served another lane before.
@@ -73,6 +77,17 @@ impl NearHalfParts {
 }
 
 impl FarHalfParts {
+    /// The only half of a flow in clear.
+    pub(super) fn build_only(&self) -> ConnectionFar {
+        ConnectionFar::new(self.build(UrlScheme::Http), self.carried.clone())
+    }
+
+    /// The only half of a flow inside TLS.
+    pub(super) fn build_only_inside(&self, may_store: bool) -> ConnectionFar {
+        let carried = self.carried.clone().with_storage(may_store);
+        ConnectionFar::new(self.build_inside(may_store), carried)
+    }
+
     /// A half inside TLS. What it fetches ahead is payload, which may not be sent where content may not be stored.
     pub(super) fn build_inside(&self, may_store: bool) -> HttpFarHalf {
         match may_store {
@@ -82,7 +97,7 @@ impl FarHalfParts {
     }
 
     /// A half for URLs of this scheme.
-    pub(super) fn build(&self, scheme: UrlScheme) -> HttpFarHalf {
+    fn build(&self, scheme: UrlScheme) -> HttpFarHalf {
         let far = HttpFarHalf::new();
         let Some((memory, settings)) = &self.prefetch else {
             return far;

@@ -15,6 +15,7 @@ use vocab::{SeededRandom, Time};
 
 use super::account::HttpTotals;
 use super::cache::{self, CacheIndex, CacheKey, IndexChange, LookUp, UrlScheme, WallTime, log};
+use super::carried::CarriedProtocols;
 use super::collapse::CollapseTable;
 use super::config::{HttpSettings, INDEX_MAX};
 use super::parts::{FarHalfParts, NearHalfParts};
@@ -26,7 +27,7 @@ use crate::shared::{
     AcceleratorReport, DiskTrouble, HalfContext, LogEvent, PurgeCount, SealedLog, SharedHandle,
     SharedInput, SharedOutput, SharedState, StartContext,
 };
-use crate::{AcceleratorHalf, ContentHandle, WanEnd};
+use crate::{AcceleratorHalf, CarriedFlow, CarriedProtocol, ContentHandle, WanEnd};
 
 /// The name of the index's files.
 const LOG_NAME: &str = "index";
@@ -62,6 +63,8 @@ pub(super) struct HttpState {
     totals: SharedHandle<HttpTotals>,
     /// The calendar time as it was said last.
     clock: Option<HttpCalendar>,
+    /// The protocols that connections may carry.
+    carriable: Arc<[Arc<dyn CarriedProtocol>]>,
 }
 
 /// A purge that is not durable yet.
@@ -100,6 +103,7 @@ impl HttpState {
             outputs: VecDeque::new(),
             totals: SharedHandle::new(HttpTotals::default()),
             clock: None,
+            carriable: Arc::default(),
         }
     }
 
@@ -124,6 +128,7 @@ impl HttpState {
             client: context.client.ip(),
             totals: self.totals.clone(),
             prefetch: prefetches.then(table),
+            carried: self.carried(context),
         }
     }
 
@@ -134,6 +139,19 @@ impl HttpState {
             server: context.server,
             prefetch: self.prefetch.is_on.then(memory),
             recall: self.recall.clone(),
+            carried: self.carried(context),
+        }
+    }
+
+    fn carried(&self, context: &HalfContext) -> CarriedProtocols {
+        CarriedProtocols {
+            known: Arc::clone(&self.carriable),
+            flow: CarriedFlow {
+                flow: context.flow,
+                client: context.client,
+                server: context.server,
+                may_store: true,
+            },
         }
     }
 
@@ -280,7 +298,7 @@ impl SharedState for HttpState {
                 match is_clear {
                     true => {
                         let cache = cache.map(|cache| cache.for_flow(context.flow, context.server));
-                        Box::new(parts.build(cache))
+                        Box::new(parts.build(cache, true))
                     }
                     false => Box::new(self.tls.near(context.server, cache.cloned(), parts)),
                 }
@@ -288,11 +306,15 @@ impl SharedState for HttpState {
             WanEnd::Far => {
                 let parts = self.far_parts(&context);
                 match is_clear {
-                    true => Box::new(parts.build(UrlScheme::Http)),
+                    true => Box::new(parts.build_only()),
                     false => Box::new(self.tls.far(parts)),
                 }
             }
         }
+    }
+
+    fn carry(&mut self, protocols: &[Arc<dyn CarriedProtocol>]) {
+        self.carriable = protocols.into();
     }
 
     fn handle(&mut self, now: Time, input: SharedInput) {

@@ -30,7 +30,7 @@ use vocab::{SeededRandom, Time};
 
 use crate::credentials::DelegatedKeys;
 use crate::settings::AcceleratorSettings;
-use crate::{AcceleratorHalf, WanEnd};
+use crate::{AcceleratorHalf, CarriedProtocol, WanEnd};
 
 pub use files::{
     FILE_NAME_MAX, FileAnswer, FileCompletion, FileFault, FileListing, FileName, FileOperation,
@@ -163,6 +163,17 @@ pub trait SharedState: Send {
     fn serves(&mut self, now: Time, server: SocketAddr) -> bool {
         let _ = (now, server);
         false
+    }
+
+    /// The protocol of this accelerator that others can carry; `None` if it has none, or is switched
+    /// off. The engine asks after each change of the settings.
+    fn carried(&self) -> Option<Arc<dyn CarriedProtocol>> {
+        None
+    }
+
+    /// Takes the protocols that flows of this accelerator may carry, for flows that begin from here on.
+    fn carry(&mut self, protocols: &[Arc<dyn CarriedProtocol>]) {
+        let _ = protocols;
     }
 
     /// Handles an event.

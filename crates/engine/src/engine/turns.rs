@@ -162,7 +162,7 @@ impl Engine {
             return;
         };
         self.claims.ended(number);
-        (self.accelerator_states).flow_ended(now, flow.accelerator, number);
+        self.accelerator_states.flow_ended(now, number);
         self.attempt_ended(flow.server.ip(), flow.connection());
         self.forget_further_connections(&mut flow);
         if flow.via.is_some() {

@@ -123,8 +123,9 @@ enum AnswerReading {
 }
 
 impl HttpMailFarHalf {
-    /// A half that has not started.
+    /// A half that has not started. Its content may be in the dictionaries if `may_store`.
     pub(crate) fn new(
+        may_store: bool,
         server: IpAddr,
         flow: u64,
         place: SessionPlace,
@@ -139,7 +140,7 @@ impl HttpMailFarHalf {
             sequences,
             requests: Requests::new(),
             responses: Responses::new(),
-            machine: TacticsFar::new(true, place),
+            machine: TacticsFar::new(may_store, place),
             call: None,
             heads: BTreeMap::new(),
             held: VecDeque::new(),
@@ -607,6 +608,15 @@ impl AcceleratorHalf for HttpMailFarHalf {
             | AcceleratorInput::ClaimRevoked
             | AcceleratorInput::ClaimDenied
             | AcceleratorInput::Content(_) => {}
+        }
+    }
+
+    fn set_backlog(&mut self, now: Time, bytes: u64) {
+        self.now = now;
+        if self.state == HttpFarState::Following {
+            self.machine.set_backlog(now, bytes);
+            self.drain_machine();
+            self.end();
         }
     }
 

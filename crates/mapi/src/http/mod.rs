@@ -19,8 +19,11 @@
 //! waits for its turn among them, and it and its response pass unchanged but for the sequence cookie.
 //! NotificationWait is such a request: only the server answers it.
 //!
+//! The accelerator `http` builds the halves too, for connections that carry MAPI (`carried.rs`).
+//!
 //! It does not understand HTTP/2, TLS, or compressed bodies.
 
+mod carried;
 mod far;
 mod heads;
 mod meta;
@@ -31,6 +34,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use carried::HttpMailProtocol;
 pub(crate) use far::HttpMailFarHalf;
 pub(crate) use near::HttpMailNearHalf;
 pub(crate) use sequences::SequenceTable;

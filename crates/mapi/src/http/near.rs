@@ -19,11 +19,14 @@ use super::heads::{AnswerHead, ExecuteHead, RequestUse};
 use crate::emsmdb::execute::{answer_body, execute_stub, plain_stub};
 use crate::emsmdb::{ContextHandle, opnum};
 use crate::frames::HalfFrame;
+use crate::reasons;
 use crate::rop::tactics::{CallOutcome, NearOutput, TacticsNear};
 
 /// The pause of a client after which the machines end what is ahead of it. Servers close idle
 /// connections after a minute or two, and then nothing may be ahead.
 const REST_AFTER: Duration = Duration::from_secs(10);
+/// The first byte of a connection with TLS (RFC 8446 §5.1, Record Layer: handshake).
+const TLS_HANDSHAKE: u8 = 22;
 /// Sessions of one connection whose heads the far half knows. Clients have one or two.
 pub(super) const HEADS_MAX: usize = 64;
 
@@ -88,8 +91,8 @@ enum RequestBody {
 }
 
 impl HttpMailNearHalf {
-    /// A half that has not started.
-    pub(crate) fn new() -> Self {
+    /// A half that has not started. Its content may be in the dictionaries if `may_store`.
+    pub(crate) fn new(may_store: bool) -> Self {
         Self {
             state: HttpNearState::Passing,
             is_ready: false,
@@ -97,7 +100,7 @@ impl HttpMailNearHalf {
             responses: Responses::new(),
             held: BytesMut::new(),
             request: None,
-            machine: TacticsNear::new(true),
+            machine: TacticsNear::new(may_store),
             next_call: 0,
             templates: BTreeMap::new(),
             answer: None,
@@ -122,9 +125,8 @@ impl HttpMailNearHalf {
         }
     }
 
-    fn let_go(&mut self) {
+    fn let_go(&mut self, reason: ReasonCode) {
         self.state = HttpNearState::Gone;
-        let reason = ReasonCode::UNSUPPORTED;
         let letting_go = LettingGo::LetGo { reason };
         let output = AcceleratorOutput::LettingGo(letting_go);
         self.outputs.push_back(output);
@@ -147,10 +149,15 @@ impl HttpMailNearHalf {
 
     /// Bytes of the client while all passes.
     fn pass_client(&mut self, mut bytes: Bytes) {
+        let is_first = self.requests.is_between_messages() && !self.responses.expects_more();
+        if is_first && bytes.first() == Some(&TLS_HANDSHAKE) {
+            self.send_far(FlowSegment::payload(bytes));
+            return self.let_go(reasons::TLS);
+        }
         while !bytes.is_empty() {
             let Ok(step) = self.requests.step(&bytes) else {
                 self.send_far(FlowSegment::payload(bytes));
-                return self.let_go();
+                return self.let_go(ReasonCode::UNSUPPORTED);
             };
             let run = bytes.split_to(step.length);
             if let MessagePart::Head(head, _) = &step.what {
@@ -174,7 +181,7 @@ impl HttpMailNearHalf {
         self.send_client(bytes);
         match is_followed {
             true => self.begin_following(),
-            false => self.let_go(),
+            false => self.let_go(ReasonCode::UNSUPPORTED),
         }
     }
 

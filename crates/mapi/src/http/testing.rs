@@ -90,8 +90,8 @@ pub fn http_halves(bytes: &[u8]) {
     let sequences = SharedHandle::new(SequenceTable::default());
     let place = SessionPlace::new(sessions, 0, client, server);
     let mut flow = FuzzedFlow {
-        near: HttpMailNearHalf::new(),
-        far: HttpMailFarHalf::new(server, 0, place, sequences),
+        near: HttpMailNearHalf::new(true),
+        far: HttpMailFarHalf::new(true, server, 0, place, sequences),
         now: Time::ZERO,
     };
     flow.near.handle(Time::ZERO, AcceleratorInput::Start);

@@ -3,16 +3,23 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use accelerate::credentials::DelegatedKeys;
+use accelerate::http::HttpSettings;
 use accelerate::http::wire::{BodyExpectation, MessagePart, Requests, Responses};
-use accelerate::shared::SharedHandle;
-use accelerate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, WanEnd};
+use accelerate::settings::AcceleratorSettings;
+use accelerate::shared::{HalfContext, SharedHandle, SharedState, StartContext};
+use accelerate::{
+    AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode, WanEnd,
+};
 use bytes::{Bytes, BytesMut};
 use vocab::{FlowSegment, SeededRandom, SegmentKind, Time};
 
 use super::{HttpMailFarHalf, HttpMailNearHalf, SequenceTable};
+use crate::MapiSettings;
 use crate::emsmdb::execute::{answer_body, answer_stub, execute_stub};
 use crate::emsmdb::rpc::{RequestEnvelope, RpcRequest, RpcResponse};
 use crate::emsmdb::{ContextHandle, ExtendedFlags, PlainBuffer, opnum};
+use crate::reasons;
 use crate::rop::buffer::{NO_HANDLE, RopBuffer};
 use crate::rop::id;
 use crate::rop::tactics::tests::server::MailServer;
@@ -159,8 +166,8 @@ impl MailOrigin {
 
 /// One connection through two nodes.
 struct HttpFlow {
-    near: Option<HttpMailNearHalf>,
-    far: Option<HttpMailFarHalf>,
+    near: Option<Box<dyn AcceleratorHalf>>,
+    far: Option<Box<dyn AcceleratorHalf>>,
     up: VecDeque<FlowSegment>,
     down: VecDeque<FlowSegment>,
     to_client: BytesMut,
@@ -179,6 +186,8 @@ struct HttpWorld {
     count: u32,
     /// Bytes of a piece in which the hosts' bytes come.
     piece: usize,
+    /// Builds the halves of flows that the accelerator `http` owns.
+    carriers: Option<[Box<dyn SharedState>; 2]>,
 }
 
 impl HttpWorld {
@@ -192,7 +201,37 @@ impl HttpWorld {
             cookie: 1,
             count: 0,
             piece: usize::MAX,
+            carriers: None,
         };
+        world.connect();
+        world
+    }
+
+    /// The same with one connection to port 80, which the accelerator `http` serves. The accelerator
+    /// `mapi` is on at the near node, and at the far node if `is_on`.
+    fn carried_by_http(mailbox: MailServer, is_on: bool) -> Self {
+        let carriers = [true, is_on].map(|is_on| {
+            let start = || StartContext {
+                memory_max: 1 << 20,
+                random: SeededRandom::from_seed(1),
+                key: None,
+            };
+            let settings = MapiSettings {
+                is_on,
+                ..MapiSettings::default()
+            };
+            let http = HttpSettings {
+                is_on: true,
+                ..HttpSettings::default()
+            };
+            let carried: Vec<_> = settings.start(start()).carried().into_iter().collect();
+            let mut http = http.start(start());
+            http.carry(&carried);
+            http
+        });
+        let mut world = Self::new(mailbox);
+        world.flows.clear();
+        world.carriers = Some(carriers);
         world.connect();
         world
     }
@@ -201,9 +240,29 @@ impl HttpWorld {
         let flow = self.flows.len() as u64;
         let (client, server) = ([198, 18, 1, 2].into(), [198, 18, 2, 2].into());
         let place = SessionPlace::new(self.sessions.clone(), flow, client, server);
-        let far = HttpMailFarHalf::new(server, flow, place, self.sequences.clone());
+        let [near, far]: [Box<dyn AcceleratorHalf>; 2] = match &mut self.carriers {
+            None => {
+                let sequences = self.sequences.clone();
+                let far = HttpMailFarHalf::new(true, server, flow, place, sequences);
+                [Box::new(HttpMailNearHalf::new(true)), Box::new(far)]
+            }
+            Some([near, far]) => {
+                let context = || HalfContext {
+                    flow,
+                    client: (client, 50_000).into(),
+                    server: (server, 80).into(),
+                    delegated: DelegatedKeys::default(),
+                    path_bytes: 0,
+                    random: SeededRandom::from_seed(flow),
+                };
+                [
+                    near.build(WanEnd::Near, context()),
+                    far.build(WanEnd::Far, context()),
+                ]
+            }
+        };
         self.flows.push(HttpFlow {
-            near: Some(HttpMailNearHalf::new()),
+            near: Some(near),
             far: Some(far),
             up: VecDeque::new(),
             down: VecDeque::new(),
@@ -405,6 +464,10 @@ impl HttpWorld {
     /// Lets the far half offer itself, and opens the stream of an attachment.
     fn open(&mut self) -> u32 {
         self.plain(0, "GET / HTTP/1.1\r\nHost: mail\r\n\r\n");
+        self.open_stream()
+    }
+
+    fn open_stream(&mut self) -> u32 {
         let store = self.handles(&[logon()], &[NO_HANDLE])[0];
         let message = self.handles(&[open_message(0, 1, 1)], &[store, NO_HANDLE])[1];
         let rops = [open_attachment(0, 1, 0), open_stream(1, 2, 0)];
@@ -423,7 +486,7 @@ impl HttpWorld {
     }
 }
 
-fn poll<H: AcceleratorHalf>(half: &mut Option<H>) -> Option<AcceleratorOutput> {
+fn poll(half: &mut Option<Box<dyn AcceleratorHalf>>) -> Option<AcceleratorOutput> {
     half.as_mut()?.poll_output()
 }
 
@@ -446,6 +509,43 @@ fn attachment_is_read_ahead_over_http() {
         let reads = LENGTH.div_ceil(30_000) as u64;
         assert!(world.answered(0) >= reads - 2, "{}", world.answered(0));
     }
+}
+
+/// Opens the stream of an attachment on a connection whose first request is the session's.
+fn open_by_first_request(world: &mut HttpWorld) -> u32 {
+    let ping = world.head("PING", 0);
+    world.plain(0, &ping);
+    world.open_stream()
+}
+
+#[test]
+fn connection_of_http_that_carries_mapi_has_tactics() {
+    let mut world = HttpWorld::carried_by_http(server_with(LENGTH), true);
+    let stream = open_by_first_request(&mut world);
+    let data: Vec<u8> = (0..10).flat_map(|_| world.read_on(0, stream)).collect();
+    assert_eq!(data, world.origin.mailbox.contents[&1000][..300_000]);
+    assert!(world.answered(0) >= 8, "{}", world.answered(0));
+    // A request of another kind passes.
+    let answer = world.plain(0, "GET /owa/ HTTP/1.1\r\nHost: mail\r\n\r\n");
+    assert!(answer.ends_with("\r\n\r\nanswer to "), "{answer}");
+}
+
+#[test]
+fn other_first_request_leaves_the_connection_to_http() {
+    let mut world = HttpWorld::carried_by_http(server_with(LENGTH), true);
+    let stream = world.open();
+    let data = [world.read_on(0, stream), world.read_on(0, stream)].concat();
+    assert_eq!(data, world.origin.mailbox.contents[&1000][..60_000]);
+    assert_eq!(world.answered(0), 0);
+}
+
+#[test]
+fn carried_mapi_passes_where_the_far_node_has_none() {
+    let mut world = HttpWorld::carried_by_http(server_with(LENGTH), false);
+    let stream = open_by_first_request(&mut world);
+    let data = [world.read_on(0, stream), world.read_on(0, stream)].concat();
+    assert_eq!(data, world.origin.mailbox.contents[&1000][..60_000]);
+    assert_eq!((world.answered(0), world.flows[0].is_closed), (0, false));
 }
 
 #[test]
@@ -535,29 +635,29 @@ fn other_requests_pass_unchanged() {
 
 #[test]
 fn bytes_that_are_no_http_pass_unchanged() {
-    for bytes in [
-        &b"\x16\x03\x01\x02\x00\x01\x00"[..],
-        b"\x05\x00\x0b\x03",
-        b"PRI * HTTP/2.0\r\n\r\n",
+    for (bytes, reason) in [
+        (&b"\x16\x03\x01\x02\x00\x01\x00"[..], reasons::TLS),
+        (b"\x05\x00\x0b\x03", ReasonCode::UNSUPPORTED),
+        (b"PRI * HTTP/2.0\r\n\r\n", ReasonCode::UNSUPPORTED),
     ] {
-        let mut near = HttpMailNearHalf::new();
+        let mut near = HttpMailNearHalf::new(true);
         near.handle(
             Time::ZERO,
             AcceleratorInput::Lan(Bytes::copy_from_slice(bytes)),
         );
         let mut passed = Vec::new();
-        let mut has_let_go = false;
+        let mut let_go = None;
         while let Some(output) = near.poll_output() {
             match output {
                 AcceleratorOutput::ToWan(segment) => {
                     assert_ne!(segment.kind, SegmentKind::Frame);
                     passed.extend(segment.bytes);
                 }
-                AcceleratorOutput::LettingGo(LettingGo::LetGo { .. }) => has_let_go = true,
+                AcceleratorOutput::LettingGo(LettingGo::LetGo { reason }) => let_go = Some(reason),
                 other => panic!("{other:?}"),
             }
         }
-        assert!(has_let_go);
+        assert_eq!(let_go, Some(reason));
         assert_eq!(passed, bytes);
     }
 }

@@ -15,7 +15,7 @@ use super::frames::{TlsCarriage, TlsFrame};
 use super::further::{FurtherOutput, FurtherStreams};
 use super::origin::{OriginFault, OriginStream};
 use super::relay::relayed;
-use crate::http::far::HttpFarHalf;
+use crate::http::carried::ConnectionFar;
 use crate::http::parts::FarHalfParts;
 use crate::http::reasons;
 use crate::{
@@ -74,7 +74,7 @@ struct OriginSession {
 
 /// Handler of the content.
 enum FarContent {
-    Http1(Box<HttpFarHalf>),
+    Http1(Box<ConnectionFar>),
     /// Nothing any more: it passes as it is, inside TLS.
     Relay,
 }
@@ -269,7 +269,7 @@ impl FarTls {
         };
         self.timeout = Some(now + HANDSHAKE_WITHIN);
         let may_store = may_store && self.may_store();
-        let far = self.parts.build_inside(may_store);
+        let far = self.parts.build_only_inside(may_store);
         self.session = Some(Box::new(OriginSession {
             name,
             stream,
@@ -584,6 +584,15 @@ impl AcceleratorHalf for FarTls {
             });
         let lanes = self.lanes.as_ref().and_then(|lanes| lanes.poll_timeout());
         [self.timeout, inner, lanes].into_iter().flatten().min()
+    }
+
+    fn set_backlog(&mut self, now: Time, bytes: u64) {
+        if let Some(session) = &mut self.session
+            && let FarContent::Http1(far) = &mut session.inner
+        {
+            far.set_backlog(now, bytes);
+        }
+        self.drain();
     }
 
     fn buffered(&self) -> usize {

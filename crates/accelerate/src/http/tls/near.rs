@@ -21,8 +21,8 @@ use super::lanes::ClientLanes;
 use super::open_transfers::OpenTransfers;
 use super::relay::relayed;
 use super::stream::{ReceivedBytes, TlsStream};
+use crate::http::carried::ConnectionNear;
 use crate::http::config::OPEN_AFTER;
-use crate::http::near::HttpNearHalf;
 use crate::http::parts::NearHalfParts;
 use crate::http::reasons;
 use crate::http::shared::SharedCache;
@@ -86,7 +86,7 @@ struct ClientSession {
 enum NearContent {
     /// Nothing, until the handshake has ended.
     Handshake,
-    Http1(Box<HttpNearHalf>),
+    Http1(Box<ConnectionNear>),
     Http2(Box<ClientLanes>),
     /// Nothing any more: it passes as it is, inside TLS.
     Relay,
@@ -334,7 +334,8 @@ impl NearTls {
             return;
         }
         let cache = cache.map(|cache| cache.for_proved_server(self.server, origin));
-        session.inner = NearContent::Http1(Box::new(self.parts.build(cache)));
+        let near = self.parts.build(cache, session.may_store);
+        session.inner = NearContent::Http1(Box::new(near));
         self.tell(now, AcceleratorInput::Start);
     }
 

@@ -1,6 +1,7 @@
 //! Both halves between a TLS client and a TLS server in memory.
 
 mod ahead;
+mod carried;
 mod closure;
 mod http2;
 
@@ -24,6 +25,7 @@ use super::facts::OriginFacts;
 use super::stream::TlsStream;
 use super::{FarTls, NearTls, TlsState, testing};
 use crate::http::account::HttpTotals;
+use crate::http::carried::CarriedProtocols;
 use crate::http::parts::{FarHalfParts, NearHalfParts};
 use crate::http::prefetch::{AheadTable, FarMemory, PrefetchSettings};
 use crate::http::reasons;
@@ -32,8 +34,8 @@ use crate::http::shared::{HttpCalendar, SharedCache};
 use crate::http::tests::ContentFixture;
 use crate::shared::SharedHandle;
 use crate::{
-    AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode, ServerCommand,
-    ServerConnection as Further, ServerEvent,
+    AcceleratorHalf, AcceleratorInput, AcceleratorOutput, CarriedFlow, CarriedProtocol, LettingGo,
+    ReasonCode, ServerCommand, ServerConnection as Further, ServerEvent,
 };
 
 const NOW: i64 = 1_767_225_600;
@@ -201,6 +203,7 @@ struct InterceptingSites {
     far_memory: SharedHandle<FarMemory>,
     recall: SharedHandle<RecallMemory>,
     flows: u64,
+    carriable: Arc<[Arc<dyn CarriedProtocol>]>,
     now: Time,
 }
 
@@ -250,6 +253,19 @@ impl InterceptingSites {
             recall: SharedHandle::new(recall),
             flows: 0,
             now: Time::ZERO,
+            carriable: Arc::default(),
+        }
+    }
+
+    fn carried(&self, flow: u64) -> CarriedProtocols {
+        CarriedProtocols {
+            known: Arc::clone(&self.carriable),
+            flow: CarriedFlow {
+                flow,
+                client: client_address(),
+                server: SERVER.into(),
+                may_store: true,
+            },
         }
     }
 
@@ -261,6 +277,7 @@ impl InterceptingSites {
             client: client_address().ip(),
             totals: SharedHandle::new(HttpTotals::default()),
             prefetch: Some((self.ahead.clone(), Arc::default())),
+            carried: self.carried(self.flows),
         }
     }
 
@@ -273,6 +290,7 @@ impl InterceptingSites {
             server,
             prefetch: Some((self.far_memory.clone(), prefetch)),
             recall: self.recall.clone(),
+            carried: self.carried(self.flows),
         };
         let cache = Some(self.cache.clone());
         let near = self.near.near(server, cache, near_parts);
