@@ -167,6 +167,15 @@ pub(crate) const LEASED_OFFERS_MAX: usize = 4;
 /// files a second after their use, so a thousand are those of some thousand files in a second.
 pub(crate) const LEASE_ALIASES_MAX: usize = 1_024;
 
+/// Questions about one open that are asked ahead of its client: Windows' Explorer asks five.
+pub(crate) const QUESTIONS_MAX: usize = 8;
+
+/// Longest answer to such a question: the rights of a file with some hundred entries.
+pub(crate) const INFORMATION_MAX: u32 = 4_096;
+
+/// Kinds of opens of one flow whose questions are remembered: programs have a few.
+pub(crate) const QUESTION_HABITS_MAX: usize = 32;
+
 /// Opens of one flow that may be ahead of its client, and how many are as it begins: at a round trip of
 /// 100 ms and 5 ms for each file on its LAN a client uses up twenty.
 pub(crate) const OPENS_AHEAD_MAX: usize = 64;

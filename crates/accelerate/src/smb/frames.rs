@@ -3,7 +3,7 @@
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
 //!                 Listed + payload · Key · Sealing · Forget · Sealed + message · Offer · LeasedOffer
-//!                 Lease · FileSystem · Speaks
+//!                 Lease · FileSystem · Information · Speaks
 //!  near ──► far   Speaks · Beat · Again · Revoked · Forgot · Sealed + message · Took
 //! ```
 //! A frame is the content of one frame segment. Its numbers are never reused.
@@ -21,6 +21,7 @@ use super::listing::DirectoryQuery;
 use super::wire::FileId;
 use super::wire::header::{self, MessageProtection, Smb2Header};
 use super::wire::lease::LeaseKey;
+use super::wire::query_info::InformationQuestion;
 use super::wire::transfer::ReadRequest;
 
 /// The version of these frames, sent once in [`HalfFrame::Engaged`].
@@ -49,6 +50,7 @@ const TOOK: u8 = 23;
 const FILE_SYSTEM: u8 = 24;
 const LEASE: u8 = 25;
 const LEASED_OFFER: u8 = 26;
+const INFORMATION: u8 = 27;
 
 /// The version in [`HalfFrame::Speaks`] of a near half that accepts keys. A near half that sends
 /// none accepts no keys.
@@ -66,6 +68,9 @@ pub(crate) const TAKES_LEASES: u8 = 5;
 pub(crate) const COMPOUNDS: u8 = 6;
 /// The version of halves that also know [`HalfFrame::LeasedOffer`].
 pub(crate) const LEASED_OFFERS: u8 = 7;
+/// The version of halves that also answer SET_INFO of the allocation early, and the CLOSE of an open for
+/// attributes alone under a lease, behind changes of its name as well, and questions about a file that were asked ahead.
+pub(crate) const OFFICE_REQUESTS: u8 = 8;
 
 /// The requests that the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +86,8 @@ pub(crate) struct OpenLicence {
     pub(crate) may_set: bool,
     /// A CLOSE before the server has, if nothing was changed through this open.
     pub(crate) may_close: bool,
+    /// The same, if only the name was changed, and the server has confirmed that.
+    pub(crate) may_close_renamed: bool,
     /// The protection of the CREATE request. A request with weaker protection does not belong to
     /// the open.
     pub(crate) guard: MessageProtection,
@@ -190,6 +197,13 @@ pub(crate) enum HalfFrame {
         class: u8,
         answer: Bytes,
     },
+    /// The server's answer to a question that was asked ahead, behind this frame of the client's.
+    Information {
+        file: FileId,
+        position: u64,
+        question: InformationQuestion,
+        answer: Bytes,
+    },
     /// This open shares its file with all others of this lease: a change through one of them
     /// applies to each.
     Lease { file: FileId, key: LeaseKey },
@@ -211,7 +225,8 @@ impl HalfFrame {
                     | u8::from(licence.may_close) << 2
                     | u8::from(licence.guard == MessageProtection::Signed) << 3
                     | u8::from(licence.guard == MessageProtection::Sealed) << 4
-                    | u8::from(licence.may_set) << 5)
+                    | u8::from(licence.may_set) << 5
+                    | u8::from(licence.may_close_renamed) << 6)
                 .u32(licence.read_max)
                 .u32(licence.write_max),
             HalfFrame::Ahead {
@@ -324,6 +339,20 @@ impl HalfFrame {
                 .u8(class)
                 .u8(answer.len() as u8)
                 .bytes(&answer),
+            HalfFrame::Information {
+                file,
+                position,
+                question,
+                answer,
+            } => writer
+                .u8(INFORMATION)
+                .bytes(&file.0)
+                .u64(position)
+                .u8(question.kind)
+                .u8(question.class)
+                .u32(question.additional)
+                .u16(answer.len() as u16)
+                .bytes(&answer),
             HalfFrame::Lease { file, key } => writer.u8(LEASE).bytes(&file.0).bytes(&key.0),
         };
         FlowSegment::frame(writer.finish())
@@ -351,6 +380,7 @@ impl HalfFrame {
                     may_write: rights & 2 != 0,
                     may_close: rights & 4 != 0,
                     may_set: rights & 32 != 0,
+                    may_close_renamed: rights & 64 != 0,
                     guard: match rights & 24 {
                         0 => MessageProtection::Nothing,
                         8 => MessageProtection::Signed,
@@ -481,6 +511,21 @@ impl HalfFrame {
                     answer: Bytes::copy_from_slice(reader.bytes(length)?),
                 }
             }
+            INFORMATION => {
+                let (file, position) = (file(&mut reader)?, reader.u64()?);
+                let question = InformationQuestion {
+                    kind: reader.u8()?,
+                    class: reader.u8()?,
+                    additional: reader.u32()?,
+                };
+                let length = usize::from(reader.u16()?);
+                HalfFrame::Information {
+                    file,
+                    position,
+                    question,
+                    answer: Bytes::copy_from_slice(reader.bytes(length)?),
+                }
+            }
             LEASE => HalfFrame::Lease {
                 file: file(&mut reader)?,
                 key: LeaseKey(reader.array()?),
@@ -509,6 +554,16 @@ mod tests {
                 file,
                 key: LeaseKey([6; 16]),
             },
+            HalfFrame::Information {
+                file,
+                position: 4,
+                question: InformationQuestion {
+                    kind: 3,
+                    class: 0,
+                    additional: 7,
+                },
+                answer: Bytes::from_static(b"rights"),
+            },
             HalfFrame::Offer {
                 file,
                 position: 3,
@@ -531,6 +586,7 @@ mod tests {
                 may_write: true,
                 may_set: true,
                 may_close: true,
+                may_close_renamed: true,
                 guard: MessageProtection::Sealed,
                 read_max: 65_536,
                 write_max: 1 << 20,

@@ -7,6 +7,7 @@ use vocab::{SegmentKind, Time};
 use super::leases::RequestedLease;
 use super::listing::OpenListing;
 use super::open::{LicenceState, TrackedOpen};
+use super::query_ahead::QuestionTrigger;
 use super::read_ahead::{ReadAhead, ReadVerdict};
 use super::{
     FarState, FileChange, HeldMessage, OutstandingRequest, RequestPurpose, ResponseRemainder,
@@ -104,7 +105,14 @@ impl Smb2FarHalf {
             && (PendingSetUps::wants(header)
                 || is_keyed && header.has(flag::SIGNED)
                 || self.may_be_aliased(header)
-                || self.is_lease_or_durable(header))
+                || self.is_lease_or_durable(header)
+                || self.is_information_ahead(header))
+    }
+
+    /// Returns true if an answer is one to a question of our own.
+    fn is_information_ahead(&self, header: &Smb2Header) -> bool {
+        let request = self.outstanding.get(&header.message_id);
+        request.is_some_and(|of| matches!(of.purpose, RequestPurpose::AsksAhead { .. }))
     }
 
     /// Returns true if the create contexts of an answer may grant a lease or a durable handle.
@@ -250,6 +258,15 @@ impl Smb2FarHalf {
             if !head.is_single() {
                 return self.stop(ReasonCode::VIOLATION);
             }
+            if let RequestPurpose::AsksAhead {
+                file,
+                question,
+                position,
+            } = request.purpose
+                && !is_interim
+            {
+                self.send_information(&head, rest, (file, question, position));
+            }
             self.own_answer(now, &head, rest, request, is_interim);
             self.give_early_breaks(header.message_id, &request, is_interim);
             if !header.is_sealed {
@@ -380,8 +397,13 @@ impl Smb2FarHalf {
                 is_bare: true,
                 may_read,
                 tree,
+                is_leased,
+                form,
                 ..
-            } => self.opened_bare(head, tree, may_read, request.guard),
+            } => {
+                self.opened_bare(head, tree, may_read, request.guard, is_leased);
+                self.opened_in_form(head, form);
+            }
             RequestPurpose::Create {
                 is_ours,
                 may_read,
@@ -391,6 +413,8 @@ impl Smb2FarHalf {
                 tree,
                 lease,
                 is_durable,
+                form,
+                ..
             } => {
                 let opened = CreateIntent {
                     is_ours,
@@ -402,6 +426,7 @@ impl Smb2FarHalf {
                     is_durable,
                 };
                 self.opened(now, head, rest, tree, opened);
+                self.opened_in_form(head, form);
             }
             RequestPurpose::OpensListing {
                 tree,
@@ -426,6 +451,9 @@ impl Smb2FarHalf {
                     if let Some(start) = request.written_at {
                         open.written.remove(&start);
                     }
+                }
+                if header.status == status::SUCCESS {
+                    self.ask_after_change(file);
                 }
             }
             RequestPurpose::Closes(file) if header.status == status::SUCCESS => {
@@ -456,6 +484,11 @@ impl Smb2FarHalf {
                 self.stats.opened(header.message_id, None);
                 self.opened_unserved(now, head);
             }
+            RequestPurpose::Asks { file, question } => {
+                if header.status == status::SUCCESS {
+                    self.ask_after_question(file, question);
+                }
+            }
             RequestPurpose::Lists(file) => {
                 if let Some(listing) = self.listing(file) {
                     listing.answered_client(header.status);
@@ -470,9 +503,20 @@ impl Smb2FarHalf {
             | RequestPurpose::Ahead { .. }
             | RequestPurpose::ListsAhead(_)
             | RequestPurpose::AsksFileSystem { .. }
+            | RequestPurpose::AsksAhead { .. }
             | RequestPurpose::OpensAhead(_)
             | RequestPurpose::ClosesAhead(_)
             | RequestPurpose::Own => {}
+        }
+    }
+
+    /// Asks the questions that follow opens of this form.
+    fn opened_in_form(&mut self, head: &Smb2MessageHead, form: QuestionTrigger) {
+        if head.header.status == status::SUCCESS
+            && self.state != FarState::Gone
+            && let Ok(answer) = CreateResponse::parse(head.body())
+        {
+            self.ask_after_open(answer.file, form);
         }
     }
 
@@ -535,9 +579,11 @@ impl Smb2FarHalf {
         tree: u32,
         may_list: bool,
         guard: MessageProtection,
+        is_leased: bool,
     ) {
         let message_id = head.header.message_id;
         if head.header.status != status::SUCCESS {
+            self.stats.opened(message_id, None);
             return self.opens_ahead.opened(message_id, None);
         }
         let Ok(answer) = CreateResponse::parse(head.body()) else {
@@ -545,6 +591,7 @@ impl Smb2FarHalf {
         };
         let may_list = may_list && answer.is_directory();
         let (file, session) = (answer.file, head.header.session);
+        self.stats.opened(message_id, Some(file));
         self.opens_ahead
             .opened(message_id, may_list.then_some(file));
         // Its client has asked for channels while the CREATE was under way.
@@ -552,7 +599,7 @@ impl Smb2FarHalf {
             return;
         }
         let listing = may_list.then(|| self.usual_listing.begin());
-        self.serve_bare(file, (session, tree), guard, listing);
+        self.serve_bare(file, (session, tree), guard, listing, is_leased);
         if answer.is_directory() && !may_list {
             self.ask_file_system(file);
         }
@@ -594,7 +641,7 @@ impl Smb2FarHalf {
             (self.usual_listing.query, self.usual_listing.length) = (query, length);
         }
         let listing = OpenListing::begun(query, &self.usual_listing, length, asked);
-        self.serve_bare(file, (session, tree), guard, Some(listing));
+        self.serve_bare(file, (session, tree), guard, Some(listing), false);
     }
 
     /// Keeps an open of a directory, or of something for its attributes alone: its CLOSE may be
@@ -605,6 +652,7 @@ impl Smb2FarHalf {
         (session, tree): (u64, u32),
         guard: MessageProtection,
         listing: Option<OpenListing>,
+        is_leased: bool,
     ) {
         let mut open = TrackedOpen::new(session, tree, false);
         open.may_close = true;
@@ -620,6 +668,7 @@ impl Smb2FarHalf {
             may_write: false,
             may_set: false,
             may_close: true,
+            may_close_renamed: is_leased,
             guard,
             read_max: 0,
             write_max: 0,
@@ -680,6 +729,7 @@ impl Smb2FarHalf {
             open.may_write = may_write;
             open.may_set = may_set;
             open.may_cut = may_write && self.near_takes_compounds;
+            open.may_allocate = may_write && self.near_takes_office_requests;
             open.may_close = may_close;
         }
         if is_exclusive || open.lease.is_some() {
@@ -692,6 +742,7 @@ impl Smb2FarHalf {
                 may_write,
                 may_set,
                 may_close,
+                may_close_renamed: false,
                 guard: opened.guard,
                 read_max,
                 write_max,

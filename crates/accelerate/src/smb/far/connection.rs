@@ -215,6 +215,10 @@ impl Smb2Connection {
             _ if !is_served => OplockRequester::NotServed,
             oplock_level::NONE if !fits => OplockRequester::NotServed,
             oplock_level::NONE if is_bare => OplockRequester::ForNobody,
+            // The lease stays the client's own, and nothing is answered under it.
+            oplock_level::LEASE if is_bare && request.is_for_attributes() && fits_its_own => {
+                OplockRequester::ForNobody
+            }
             _ if is_bare => OplockRequester::NotServed,
             oplock_level::NONE => OplockRequester::ForUs,
             oplock_level::EXCLUSIVE | oplock_level::BATCH | oplock_level::LEASE if fits_its_own => {

@@ -41,6 +41,7 @@ mod open_ahead;
 mod opening;
 mod oplocks;
 mod outstanding;
+mod query_ahead;
 pub(crate) mod read_ahead;
 mod requests;
 mod sealing;
@@ -53,11 +54,13 @@ use vocab::{FlowSegment, SeededRandom, SegmentKind, Time};
 
 use super::config::{ConsistencyMode, SmbSettings};
 use super::frames::{
-    COMPOUNDS, HalfFrame, LEASED_OFFERS, TAKES_KEYS, TAKES_LEASES, TAKES_OFFERS, TAKES_SEALING,
+    COMPOUNDS, HalfFrame, LEASED_OFFERS, OFFICE_REQUESTS, TAKES_KEYS, TAKES_LEASES, TAKES_OFFERS,
+    TAKES_SEALING,
 };
 use super::keys::PendingSetUps;
 use super::listing::DirectoryQuery;
 use super::wire::FileId;
+use super::wire::query_info::InformationQuestion;
 use super::wire::set_info::PlainChange;
 use super::wire::split::{ForeignFrame, Smb2MessageHead, Smb2Splitter, is_sealed};
 use crate::pace::ReadAheadPace;
@@ -68,6 +71,7 @@ use leases::{LeaseTable, RequestedLease};
 use message::GatheredMessage;
 use open::TrackedOpen;
 use outstanding::{OutstandingRequest, RequestTable};
+use query_ahead::QuestionTrigger;
 use sessions::SessionTable;
 
 /// The state of the half; see the drawing above.
@@ -105,6 +109,10 @@ enum RequestPurpose {
         tree: u32,
         /// The client requests this lease.
         lease: Option<RequestedLease>,
+        /// It requests one for an open for attributes alone.
+        is_leased: bool,
+        /// The form of the request, after which its client asks questions.
+        form: QuestionTrigger,
         /// The open may outlive its connection.
         is_durable: bool,
     },
@@ -137,6 +145,17 @@ enum RequestPurpose {
     AsksFileSystem {
         file: FileId,
         class: u8,
+        position: u64,
+    },
+    /// A question about this open.
+    Asks {
+        file: FileId,
+        question: InformationQuestion,
+    },
+    /// Our own question about this open.
+    AsksAhead {
+        file: FileId,
+        question: InformationQuestion,
         position: u64,
     },
     /// Our own CREATE, by its number.
@@ -241,6 +260,7 @@ pub(crate) struct Smb2FarHalf {
     /// The query that is predicted for a directory as it is opened.
     usual_listing: listing::ListingGuess,
     usual_file_system: file_system::FileSystemGuess,
+    question_habits: query_ahead::QuestionHabits,
     /// The received part of the answer to our own request for names.
     gathered: Vec<u8>,
     /// The number of requests for names that wait for prefetched entries.
@@ -254,6 +274,8 @@ pub(crate) struct Smb2FarHalf {
     near_takes_leased_offers: bool,
     stats: open_after_stat::StatHistory,
     aliases: open_after_stat::LeaseAliases,
+    /// The same of [`OFFICE_REQUESTS`].
+    near_takes_office_requests: bool,
 
     client_finish: StreamFinish,
 }
@@ -311,6 +333,7 @@ impl Smb2FarHalf {
             durable_opens: 0,
             usual_listing: listing::ListingGuess::default(),
             usual_file_system: file_system::FileSystemGuess::default(),
+            question_habits: query_ahead::QuestionHabits::default(),
             gathered: Vec::new(),
             lists_waiting: 0,
             opens_ahead: open_ahead::SpeculativeOpens::default(),
@@ -320,6 +343,7 @@ impl Smb2FarHalf {
             near_takes_leased_offers: false,
             stats: open_after_stat::StatHistory::default(),
             aliases: open_after_stat::LeaseAliases::default(),
+            near_takes_office_requests: false,
             client_finish: StreamFinish::Open,
         }
     }
@@ -399,9 +423,13 @@ impl Smb2FarHalf {
         if self.state == FarState::Watching {
             self.state = FarState::Engaged;
             if self.near_takes_compounds {
-                let version = match self.near_takes_leased_offers {
-                    true => LEASED_OFFERS,
-                    false => COMPOUNDS,
+                let version = match (
+                    self.near_takes_office_requests,
+                    self.near_takes_leased_offers,
+                ) {
+                    (true, _) => OFFICE_REQUESTS,
+                    (false, true) => LEASED_OFFERS,
+                    (false, false) => COMPOUNDS,
                 };
                 self.tell_near(HalfFrame::Speaks { version });
             }
@@ -425,6 +453,7 @@ impl Smb2FarHalf {
                 self.near_takes_leases = version >= TAKES_LEASES;
                 self.near_takes_compounds = version >= COMPOUNDS;
                 self.near_takes_leased_offers = version >= LEASED_OFFERS;
+                self.near_takes_office_requests = version >= OFFICE_REQUESTS;
             }
             Ok(Some(HalfFrame::Sealed { session })) => self.request_sealed(session),
             Ok(Some(HalfFrame::Took { file })) => self.took(now, file),

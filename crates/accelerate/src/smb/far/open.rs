@@ -16,6 +16,7 @@ use super::super::wire::set_info::PlainChange;
 use super::FileChange;
 use super::listing::OpenListing;
 use super::message::GatheredMessage;
+use super::query_ahead::AskedQuestions;
 use super::read_ahead::ReadAhead;
 
 /// The state of an open's licence.
@@ -56,6 +57,8 @@ pub(crate) struct TrackedOpen {
     pub(crate) may_set: bool,
     /// The same of those to set the length.
     pub(crate) may_cut: bool,
+    /// The same of those to set the allocation.
+    pub(crate) may_allocate: bool,
     /// The near half may answer its CLOSE before the server does.
     pub(crate) may_close: bool,
     pub(crate) reads: Option<ReadAhead>,
@@ -83,6 +86,8 @@ pub(crate) struct TrackedOpen {
     pub(crate) refuses_writes: bool,
     /// A CLOSE was sent.
     pub(crate) is_closing: bool,
+    /// The questions of its client.
+    pub(super) questions: AskedQuestions,
     /// The server has broken the oplock meanwhile; the CLOSE gives it back if it succeeds.
     pub(crate) is_broken: bool,
 }
@@ -111,6 +116,7 @@ impl TrackedOpen {
             may_write: false,
             may_set: false,
             may_cut: false,
+            may_allocate: false,
             may_close: false,
             reads: None,
             listing: None,
@@ -123,6 +129,7 @@ impl TrackedOpen {
             written: BTreeMap::new(),
             refuses_writes: false,
             is_closing: false,
+            questions: AskedQuestions::default(),
             is_broken: false,
         }
     }
@@ -194,6 +201,7 @@ impl TrackedOpen {
             FileChange::Write => self.may_write,
             FileChange::Plain(PlainChange::Attributes) => self.may_set,
             FileChange::Plain(PlainChange::Length) => self.may_cut,
+            FileChange::Plain(PlainChange::Room) => self.may_allocate,
             FileChange::Other => false,
         }
     }

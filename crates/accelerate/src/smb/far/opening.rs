@@ -4,6 +4,7 @@
 use super::connection::OplockRequester;
 use super::leases::RequestedLease;
 use super::message::{GatheredMessage, SAME_SESSION, SAME_TREE};
+use super::query_ahead::QuestionTrigger;
 use super::{FarState, RequestPurpose, Smb2FarHalf};
 use crate::smb::config::{DurablePolicy, LISTING_BLOCK, OPENS_MAX};
 use crate::smb::listing::DirectoryQuery;
@@ -28,26 +29,38 @@ impl Smb2FarHalf {
         if asking == OplockRequester::NotServed {
             return None;
         }
+        let is_declined = self.declines(&request);
+        let is_bare = asking == OplockRequester::ForNobody;
+        let is_leased = is_bare && request.oplock_level == oplock_level::LEASE;
+        // A durable open would outlive a CLOSE that was answered and lost.
+        if is_leased && (!self.near_takes_office_requests || request.is_durable() && !is_declined) {
+            return None;
+        }
         let lease = match request.oplock_level {
-            oplock_level::LEASE => Some(self.judge_lease(&request)?),
+            oplock_level::LEASE if !is_bare => Some(self.judge_lease(&request)?),
             _ => None,
         };
         self.engage();
-        if asking == OplockRequester::ForNobody && self.staleness().is_some() {
+        if is_bare && self.staleness().is_some() {
             self.opens_ahead.opening(header.message_id, &joined);
         }
-        if asking != OplockRequester::ForNobody && self.near_takes_leased_offers {
+        if (!is_bare || is_leased) && self.near_takes_leased_offers {
             self.stats.opening(&header, &joined);
         }
-        let is_declined = self.declines(&request);
         let purpose = RequestPurpose::Create {
             is_ours: asking == OplockRequester::ForUs,
             may_read: request.may_read(),
             may_write: request.may_write(),
             may_set: request.may_set_attributes(),
-            is_bare: asking == OplockRequester::ForNobody,
+            is_bare,
             tree: header.tree,
             lease,
+            is_leased,
+            form: QuestionTrigger::Opened {
+                access: request.access,
+                options: request.options,
+                disposition: request.disposition,
+            },
             is_durable: request.is_durable() && !is_declined,
         };
         if is_declined {
@@ -82,11 +95,15 @@ impl Smb2FarHalf {
         };
         let is_keyed = self.sessions.is_keyed(header.session);
         CreateRequest::parse(&joined).is_ok_and(|request| {
-            self.declines(&request)
-                && self.opens.len() < OPENS_MAX
-                && self.connection.judge(&header, &request, is_keyed) == OplockRequester::ForItself
-                && (request.oplock_level != oplock_level::LEASE
-                    || self.judge_lease(&request).is_some())
+            let is_served = match self.connection.judge(&header, &request, is_keyed) {
+                OplockRequester::ForItself => {
+                    request.oplock_level != oplock_level::LEASE
+                        || self.judge_lease(&request).is_some()
+                }
+                OplockRequester::ForNobody => self.near_takes_office_requests,
+                OplockRequester::ForUs | OplockRequester::NotServed => false,
+            };
+            is_served && self.declines(&request) && self.opens.len() < OPENS_MAX
         })
     }
 

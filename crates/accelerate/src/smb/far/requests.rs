@@ -17,6 +17,7 @@ use crate::smb::wire::FileId;
 use crate::smb::wire::create::{REQUEST_OPLOCK_AT, oplock_level};
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, flag, status};
+use crate::smb::wire::query_info::InformationQuestion;
 use crate::smb::wire::set_info::{
     asks_for_position, plain_change, position_set, set_position_body,
 };
@@ -78,6 +79,7 @@ impl Smb2FarHalf {
         self.note_touches(now, &message);
         self.note_file_system(&message);
         self.note_stat(&message);
+        self.note_questions(&message);
         if let Some(message) = self.open_next(now, message)
             && refused.is_none()
             && let Some(message) = self.answer_ahead(message)
@@ -806,6 +808,12 @@ fn purpose(header: &Smb2Header, body: &[u8], touch: RequestEffect) -> RequestPur
         RequestEffect::Closes(file) => RequestPurpose::Closes(file),
         RequestEffect::Asks(file) if header.command == command::QUERY_DIRECTORY => {
             RequestPurpose::Lists(file)
+        }
+        RequestEffect::Asks(file) if header.command == command::QUERY_INFO => {
+            match InformationQuestion::parse(body) {
+                Ok(Some((question, _))) => RequestPurpose::Asks { file, question },
+                Ok(None) | Err(_) => RequestPurpose::Plain,
+            }
         }
         RequestEffect::EndsTree => RequestPurpose::Ends {
             session: header.session,

@@ -54,8 +54,11 @@ impl Smb2NearHalf {
         header: &Smb2Header,
         question: &FileSystemQuestion,
     ) {
-        if let Some(PendingRequest::Asks { file_system, .. }) =
-            self.pending.get_mut(&header.message_id)
+        if let Some(PendingRequest::Asks {
+            file_system,
+            is_answered: false,
+            ..
+        }) = self.pending.get_mut(&header.message_id)
         {
             *file_system = Some((*header, *question));
             self.answer_file_system(now, header, question);

@@ -25,6 +25,7 @@ mod file_system;
 pub(crate) mod freshness;
 mod listing;
 mod offers;
+mod questions;
 mod replies;
 mod requests;
 mod sealing;
@@ -35,7 +36,7 @@ use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
 use super::config::{OPENS_MAX, OUTSTANDING_MAX, TREES_MAX};
-use super::frames::{HalfFrame, LEASED_OFFERS, OpenLicence, VERSION};
+use super::frames::{HalfFrame, OFFICE_REQUESTS, OpenLicence, VERSION};
 use super::keys::{MessageSealer, SealingKey, SignatureMac, SigningKey};
 use super::wire::directory::QueryDirectoryRequest;
 use super::wire::header::Smb2Header;
@@ -52,6 +53,7 @@ use file_system::FileSystemReply;
 use freshness::LicenceFreshness;
 use listing::{IncomingListing, PrefetchedListing};
 use offers::OpenOffers;
+use questions::{InformationReply, QuestionFrame};
 
 /// The state of the half; see the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +91,8 @@ struct LicensedOpen {
     flushing: Option<u64>,
     listing: PrefetchedListing,
     file_system: Option<FileSystemReply>,
+    /// Answers to questions that were asked ahead.
+    information: Vec<InformationReply>,
 }
 
 impl LicensedOpen {
@@ -290,6 +294,9 @@ pub(crate) struct Smb2NearHalf {
     passing: Option<PassingRequest>,
     /// Its signature, as far as it has passed.
     mac: Option<SignatureMac>,
+    /// The questions of the frame that is passing, and the last frame of questions.
+    asking: Option<QuestionFrame>,
+    questions: Option<QuestionFrame>,
 
     /// Keys of sessions that sign, from the far half.
     keys: HashMap<u64, SigningKey>,
@@ -303,6 +310,8 @@ pub(crate) struct Smb2NearHalf {
     /// The answer that is passing is to be encrypted.
     sealed: Option<GatheredAnswer>,
     altered: Option<AlteredMessage>,
+    /// The answers in the server's present frame are discarded.
+    discards_frame: bool,
     /// Answers from here that wait for the end of one that is passing.
     ready: VecDeque<Bytes>,
 
@@ -340,6 +349,9 @@ impl Smb2NearHalf {
             chain: CompoundChain::default(),
             passing: None,
             mac: None,
+            asking: None,
+            questions: None,
+            discards_frame: false,
             keys: HashMap::new(),
             sealing: HashMap::new(),
             passed: 0,
@@ -478,6 +490,12 @@ impl Smb2NearHalf {
                 };
                 self.store_file_system_reply(now, file, told);
             }
+            Some(HalfFrame::Information {
+                file,
+                position,
+                question,
+                answer,
+            }) => self.store_information(now, file, position, question, answer),
             Some(HalfFrame::Heard { number }) => self.fresh.heard(number),
             Some(HalfFrame::Speaks { version }) => self.far_version = version,
             Some(HalfFrame::Key { session, key }) => {
@@ -530,6 +548,7 @@ impl Smb2NearHalf {
             flushing: None,
             listing: PrefetchedListing::default(),
             file_system: None,
+            information: Vec::new(),
         };
         self.opens.insert(licence.file, open);
     }
@@ -630,7 +649,7 @@ impl AcceleratorHalf for Smb2NearHalf {
         }
         match input {
             AcceleratorInput::Start => self.tell_far(HalfFrame::Speaks {
-                version: LEASED_OFFERS,
+                version: OFFICE_REQUESTS,
             }),
             // The far half's affair.
             AcceleratorInput::ClaimGranted
@@ -684,9 +703,11 @@ impl AcceleratorHalf for Smb2NearHalf {
             .map(Bytes::len)
             .sum::<usize>();
         let names = self.opens.values().map(|open| open.listing.bytes());
+        let information = self.opens.values().flat_map(|open| &open.information);
         let sealed = self.sealed.iter().flat_map(|sealed| &sealed.parts);
         self.kept() as usize
             + names.sum::<usize>()
+            + information.map(InformationReply::bytes).sum::<usize>()
             + incoming
             + self.requests.held()
             + self.answers.held()

@@ -62,6 +62,16 @@ impl Smb2NearHalf {
         let header = head.header;
         self.rest = RequestRemainder::Pass;
         let is_interim = header.status == status::PENDING && header.has(flag::ASYNC);
+        let is_question = matches!(
+            self.pending.get(&header.message_id),
+            Some(PendingRequest::Asks {
+                is_answered: true,
+                ..
+            })
+        );
+        if !self.discards_alike(&head, is_question) {
+            return self.close(ReasonCode::VIOLATION);
+        }
         let Some(pending) = self.pending.get_mut(&header.message_id) else {
             return self.pass(head.bytes.freeze());
         };
@@ -131,7 +141,7 @@ impl Smb2NearHalf {
                 if !is_interim {
                     self.pending.remove(&header.message_id);
                 }
-                self.keep_back(&head);
+                self.rest = RequestRemainder::Swallow;
             }
             PendingRequest::Asks { .. } if is_interim => {
                 // The client was told to wait for the server.

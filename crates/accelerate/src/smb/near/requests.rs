@@ -8,14 +8,14 @@ use super::{
     CLOSE_ASKS_ATTRIBUTES, NearState, PassingRequest, PendingRequest, Smb2NearHalf, passing,
 };
 use crate::smb::config::{BEHIND_BLOCK_MAX, BEHIND_MAX, OUTSTANDING_MAX};
-use crate::smb::frames::{COMPOUNDS, HalfFrame, LEASED_OFFERS};
+use crate::smb::frames::{COMPOUNDS, HalfFrame, LEASED_OFFERS, OFFICE_REQUESTS};
 use crate::smb::keys::SignatureMac;
 use crate::smb::listing::may_change_names;
 use crate::smb::offer::drops_offers;
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, status};
 use crate::smb::wire::lock::may_lock_shared;
-use crate::smb::wire::set_info::{ANSWER as SET_ANSWER, PlainChange, plain_change};
+use crate::smb::wire::set_info::{ANSWER as SET_ANSWER, PlainChange, changes_name, plain_change};
 use crate::smb::wire::split::{ForeignFrame, Smb2MessageHead, SplitterPiece};
 use crate::smb::wire::target::{CompoundChain, RequestEffect};
 use crate::smb::wire::transfer::{
@@ -67,6 +67,9 @@ impl Smb2NearHalf {
                     self.gather_open(&bytes);
                     if let Some(mac) = &mut self.mac {
                         mac.update(&bytes);
+                    }
+                    if let Some(frame) = &mut self.asking {
+                        frame.update(&bytes);
                     }
                 }
                 SplitterPiece::End => self.passed(now),
@@ -157,7 +160,10 @@ impl Smb2NearHalf {
                 let is_done = head.header.command == command::WRITE
                     || head.header.command == command::SET_INFO
                         && plain_change(head.body()).is_some();
+                let changes_name =
+                    head.header.command == command::SET_INFO && changes_name(head.body());
                 if let Some(open) = self.opens.get_mut(&file) {
+                    let is_done = is_done || changes_name && open.licence.may_close_renamed;
                     open.is_changed = true;
                     open.is_bound |= !is_done;
                     open.flushing = None;
@@ -198,6 +204,7 @@ impl Smb2NearHalf {
             self.pending.insert(head.header.message_id, ends);
         }
         self.expect_answer(head, touch);
+        self.note_question(head, touch.file());
         if let Some(PassingRequest::Close(_, is_early)) = &mut self.passing {
             *is_early = closes_early;
         }
@@ -249,7 +256,9 @@ impl Smb2NearHalf {
         // are closed: it is told the flag that says that the answer has no attributes ([MS-SMB2] §2.2.16).
         let asks = u16_at(head.body(), 2) == Ok(CLOSE_ASKS_ATTRIBUTES);
         let is_leased = open.lease.is_some();
-        let is_confirmed = is_leased && !open.is_bound && open.lost.is_none();
+        // What is left to a CLOSE behind a confirmed deletion happens with the end of the connection as well.
+        let is_confirmed =
+            (is_leased || open.licence.may_close_renamed) && !open.is_bound && open.lost.is_none();
         let is_unanswered = |pending: &PendingRequest| match *pending {
             PendingRequest::Read {
                 request,
@@ -363,6 +372,7 @@ impl Smb2NearHalf {
         self.position += 1;
         self.offers.passed(now, self.position);
         self.chain = CompoundChain::default();
+        self.questions_passed(now);
         let mac = self.mac.take();
         let passing = self.passing.take();
         let header = match &passing {
@@ -565,6 +575,7 @@ impl Smb2NearHalf {
         let is_allowed = match change {
             PlainChange::Attributes => open.licence.may_set,
             PlainChange::Length => self.far_version >= COMPOUNDS,
+            PlainChange::Room => self.far_version >= OFFICE_REQUESTS,
         };
         if !is_allowed || !open.licence.may_write || open.lost.is_some() {
             return;
@@ -620,6 +631,18 @@ impl Smb2NearHalf {
         self.reply(front.into());
         for piece in rest {
             self.reply(piece);
+        }
+    }
+
+    /// Gives the client a frame of answers from here that are signed, if they have to be; encrypted as their
+    /// first request was.
+    pub(super) fn give_signed(&mut self, request: &Smb2Header, front: Vec<u8>) {
+        if request.guard() != MessageProtection::Sealed {
+            return self.reply(front.into());
+        }
+        let parts = std::iter::once(&front[FRAME_HEADER..]);
+        if let Some(sealed) = self.seal(request.session, parts) {
+            self.reply(sealed);
         }
     }
 

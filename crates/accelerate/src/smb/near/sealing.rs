@@ -103,6 +103,9 @@ impl Smb2NearHalf {
                 if let Some(mac) = &mut self.mac {
                     mac.update(&bytes);
                 }
+                if let Some(frame) = &mut self.asking {
+                    frame.update(&bytes);
+                }
                 self.send_far(kind, bytes);
             }
             SplitterPiece::End => self.passed(now),

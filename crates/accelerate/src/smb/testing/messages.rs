@@ -6,7 +6,7 @@ use crate::smb::wire::frame::frame_header;
 use crate::smb::wire::header::{LENGTH, Smb2Header, command};
 use crate::smb::wire::lease::LeaseKey;
 use crate::smb::wire::oplock::OplockBreak;
-use crate::smb::wire::query_info::FileSystemQuestion;
+use crate::smb::wire::query_info::{FileSystemQuestion, InformationQuestion};
 use crate::smb::wire::transfer::ReadRequest;
 
 /// A message: its header's fields that differ, and its body.
@@ -277,6 +277,13 @@ pub(crate) fn set_end(file: FileId, end: u64) -> Smb2Message {
     Smb2Message::new(command::SET_INFO, body)
 }
 
+/// SET_INFO of the file's allocation.
+pub(crate) fn set_allocation(file: FileId, bytes: u64) -> Smb2Message {
+    let mut request = set_end(file, bytes);
+    request.body[3] = 19;
+    request
+}
+
 /// SET_INFO of the file's times and attributes.
 pub(crate) fn set_basic(file: FileId) -> Smb2Message {
     let mut request = set_end(file, 0);
@@ -348,6 +355,11 @@ pub(crate) fn query_file_system(file: FileId, class: u8) -> Smb2Message {
         file,
     };
     Smb2Message::new(command::QUERY_INFO, question.emit().to_vec())
+}
+
+/// QUERY_INFO with this question.
+pub(crate) fn query_information(file: FileId, question: InformationQuestion) -> Smb2Message {
+    Smb2Message::new(command::QUERY_INFO, question.emit(file, 4_096).to_vec())
 }
 
 /// QUERY_INFO of where the last READ ended.

@@ -52,6 +52,7 @@ const ATTRIBUTES: u32 = 0x0010_0180;
 const BASIC: u8 = 4;
 const STANDARD: u8 = 5;
 const RENAME: u8 = 10;
+const ALLOCATION: u8 = 19;
 const DISPOSITION: u8 = 13;
 /// FileIdFullDirectoryInformation, the one class of entries that this server writes as it is specified.
 pub(crate) const FULL: u8 = 38;
@@ -694,6 +695,11 @@ impl Smb2Server {
             command::SET_INFO => {
                 let name = self.open(connection, header, file(16));
                 let end = u64_at(message, usize::from(u16_at(body, 8).unwrap())).unwrap();
+                // An allocation truncates, and does not extend ([MS-FSA] §2.1.5.15.1).
+                let end = match body[3] {
+                    ALLOCATION => end.min(self.files[&name].len() as u64),
+                    _ => end,
+                };
                 self.files.get_mut(&name).unwrap().resize(end as usize, 0);
                 let object = self.object(&name);
                 self.note(|| HistoryEvent::Used { connection, object });

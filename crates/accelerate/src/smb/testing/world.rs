@@ -163,27 +163,27 @@ impl Smb2Client {
                 SplitterPiece::Sealed(frame) => {
                     let seal = self.seal.as_mut().expect("it knows the keys");
                     match seal.open(&frame[FRAME_HEADER..]) {
-                        Some(messages) => self.sealed_messages(&messages),
+                        Some(messages) => self.messages(&messages, true),
                         None => self.forged += 1,
                     }
                 }
                 SplitterPiece::End => {
                     let frame = self.frame.split();
-                    self.message(&frame[FRAME_HEADER..], false);
+                    self.messages(&frame[FRAME_HEADER..], false);
                 }
             }
         }
     }
 
-    /// Parses the messages in an encrypted frame.
-    fn sealed_messages(&mut self, mut rest: &[u8]) {
+    /// Parses the messages in a frame.
+    fn messages(&mut self, mut rest: &[u8], is_sealed: bool) {
         while !rest.is_empty() {
             let header = Smb2Header::parse(rest).expect("an answer has a header");
             let length = match header.next as usize {
                 0 => rest.len(),
                 next => next,
             };
-            self.message(&rest[..length], true);
+            self.message(&rest[..length], is_sealed);
             rest = &rest[length..];
         }
     }

@@ -19,6 +19,7 @@ use super::super::wire::create::CreateResponse;
 use super::super::wire::header::{flag, status};
 use super::super::wire::lease::{LeaseBreak, LeaseKey};
 use super::super::wire::oplock::OplockBreak;
+use super::super::wire::query_info::InformationQuestion;
 use super::super::{ConsistencyMode, SmbSettings};
 use super::{DELAY, contents};
 use crate::AcceleratorInput;
@@ -419,9 +420,12 @@ impl ModelRun {
         match self.random.below(16) {
             0..=5 if may_write => self.write(who, file, offset, length),
             6 if may_write => {
-                let request = messages::set_end(file, offset);
-                let asked = TraceRequest::Cut { file, end: offset };
-                self.ask(who, &request, asked, None);
+                // An allocation of nothing empties the file.
+                let (request, end) = match self.random.below(3) {
+                    0 => (messages::set_allocation(file, 0), 0),
+                    _ => (messages::set_end(file, offset), offset),
+                };
+                self.ask(who, &request, TraceRequest::Cut { file, end }, None);
             }
             7 => self.ask(
                 who,
@@ -429,6 +433,7 @@ impl ModelRun {
                 TraceRequest::Flush { file },
                 None,
             ),
+            8 if self.random.below(2) == 0 => self.ask_questions(who, file),
             8 => {
                 let request = messages::query_length(file);
                 self.ask(who, &request, TraceRequest::Length { file }, None);
@@ -438,6 +443,29 @@ impl ModelRun {
                 self.read(who, file, offset, length);
             }
         }
+    }
+
+    /// Asks for extended attributes, streams and rights in one compound, as Windows' Explorer does.
+    fn ask_questions(&mut self, who: usize, file: FileId) {
+        if self.world.clients[who].credits() < 6 {
+            return;
+        }
+        let questions = [(1, 7, 0), (1, 22, 0), (3, 0, 7)];
+        let mut requests = Vec::new();
+        for (kind, class, additional) in questions {
+            let question = InformationQuestion {
+                kind,
+                class,
+                additional,
+            };
+            requests.push(match requests.is_empty() {
+                true => messages::query_information(file, question),
+                false => {
+                    messages::query_information(FileId::RELATED, question).with_flags(flag::RELATED)
+                }
+            });
+        }
+        self.world.send_chain(who, &requests);
     }
 
     fn read(&mut self, who: usize, file: FileId, offset: u64, length: u64) {

@@ -21,7 +21,7 @@ use crate::{AcceleratorInput, LettingGo, ReasonCode};
 const BLOCK: u32 = 60_000;
 
 /// Every dialect with every cipher that it has.
-const WAYS: [(u16, u16); 6] = [
+pub(super) const WAYS: [(u16, u16); 6] = [
     (0x0300, 1),
     (0x0302, 1),
     (0x0311, 1),
@@ -60,7 +60,7 @@ fn unconnected(
     world
 }
 
-fn world_of((dialect, cipher): (u16, u16), length: usize) -> Smb2World {
+pub(super) fn world_of((dialect, cipher): (u16, u16), length: usize) -> Smb2World {
     let sealing = EncryptionPolicy::OfSessions(cipher);
     let mut world = unconnected("CORP\\anna:password:secret", dialect, sealing, length);
     world.set_up(0);
@@ -69,7 +69,7 @@ fn world_of((dialect, cipher): (u16, u16), length: usize) -> Smb2World {
 
 /// Asserts that every message was encrypted as required, that no nonce repeated, that nothing was
 /// let go, and that requests were answered early.
-fn assert_all_sealed(world: &Smb2World) {
+pub(super) fn assert_all_sealed(world: &Smb2World) {
     let client = &world.clients[0];
     assert_eq!((client.forged, client.unlike), (0, 0), "answers");
     assert_eq!(world.server.refused, 0, "requests");

@@ -21,7 +21,7 @@ use crate::{LettingGo, ReasonCode};
 const BLOCK: u32 = 60_000;
 
 /// Every dialect with its signing algorithm.
-const WAYS: [(u16, SigningAlgorithm); 5] = [
+pub(super) const WAYS: [(u16, SigningAlgorithm); 5] = [
     (0x0202, SigningAlgorithm::HmacSha256),
     (0x0210, SigningAlgorithm::HmacSha256),
     (0x0302, SigningAlgorithm::AesCmac),
@@ -54,14 +54,14 @@ fn unconnected(
     world
 }
 
-fn world_of(way: (u16, SigningAlgorithm), length: usize) -> Smb2World {
+pub(super) fn world_of(way: (u16, SigningAlgorithm), length: usize) -> Smb2World {
     let mut world = unconnected("CORP\\anna:password:secret", way, length);
     world.set_up(0);
     world
 }
 
 /// Nothing that either host got lacked its signature, and nothing let go.
-fn assert_all_signed(world: &Smb2World) {
+pub(super) fn assert_all_signed(world: &Smb2World) {
     assert_eq!(world.clients[0].forged, 0, "answers");
     assert_eq!(world.server.refused, 0, "requests");
     assert_eq!(world.let_go, None);

@@ -13,9 +13,13 @@ const ALL: u8 = 18;
 /// FileBasicInformation: times and attributes, and its length.
 const BASIC: u8 = 4;
 const BASIC_LENGTH: u32 = 40;
-/// FileEndOfFileInformation, and its length.
+/// FileEndOfFileInformation and FileAllocationInformation, and their length.
 const END_OF_FILE: u8 = 20;
+const ALLOCATION: u8 = 19;
 const END_OF_FILE_LENGTH: u32 = 8;
+/// FileRenameInformation and FileDispositionInformation.
+const RENAME: u8 = 10;
+const DISPOSITION: u8 = 13;
 /// Bytes of a SET_INFO's fixed part.
 const FIXED: usize = 32;
 
@@ -40,6 +44,9 @@ pub(crate) enum PlainChange {
     Attributes,
     /// A new length ([MS-FSCC] §2.4.13, FileEndOfFileInformation).
     Length,
+    /// Room for so many bytes, or a new length if there are more ([MS-FSCC] §2.4.4,
+    /// FileAllocationInformation).
+    Room,
 }
 
 /// Returns the plain change that a SET_INFO makes, if it makes no other.
@@ -47,6 +54,7 @@ pub(crate) fn plain_change(body: &[u8]) -> Option<PlainChange> {
     let (change, length) = match u8_at(body, 3) {
         Ok(BASIC) => (PlainChange::Attributes, BASIC_LENGTH),
         Ok(END_OF_FILE) => (PlainChange::Length, END_OF_FILE_LENGTH),
+        Ok(ALLOCATION) => (PlainChange::Room, END_OF_FILE_LENGTH),
         _ => return None,
     };
     let is_whole = expect_structure(body, 33).is_ok()
@@ -55,6 +63,14 @@ pub(crate) fn plain_change(body: &[u8]) -> Option<PlainChange> {
         && u16_at(body, 8) == Ok((LENGTH + FIXED) as u16)
         && body.len() >= FIXED + length as usize;
     is_whole.then_some(change)
+}
+
+/// Returns true if a SET_INFO renames a file, or marks it for deletion with its last CLOSE ([MS-FSCC]
+/// §2.4.42, FileRenameInformation; §2.4.11, FileDispositionInformation).
+pub(crate) fn changes_name(body: &[u8]) -> bool {
+    expect_structure(body, 33).is_ok()
+        && u8_at(body, 2) == Ok(INFO_FILE)
+        && matches!(u8_at(body, 3), Ok(RENAME | DISPOSITION))
 }
 
 /// The answer to a SET_INFO ([MS-SMB2] §2.2.40, SET_INFO Response).

@@ -1,0 +1,188 @@
+//! Questions about an open that are asked ahead of its client.
+//!
+//! ```text
+//!  client   CREATE ─► ... ◄─ answer   QUERY_INFO ─► ◄─ from here, or from the server
+//!  far               CREATE, QUERY_INFO of the last such open's questions, at once
+//! ```
+//! Clients ask the same questions about every file that they open in the same way, and after they have
+//! renamed one. The far half remembers the questions of the last open of a kind, and asks them as soon as
+//! the server has made the next one. Behind a question that only the server may answer, it asks those that
+//! follow. The near half uses an answer for a question that arrives within 20 ms.
+//! Only questions are asked ahead whose answers have neither lengths nor times, and those about streams
+//! under a licence (docs/decisions/0084). The client's own questions go to the server as well, so that the
+//! two halves need not agree on the fate of an answer.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use vocab::SegmentKind;
+
+use super::message::GatheredMessage;
+use super::{OutstandingRequest, RequestPurpose, Smb2FarHalf, StreamFinish};
+use crate::smb::config::{INFORMATION_MAX, QUESTION_HABITS_MAX, QUESTIONS_MAX};
+use crate::smb::frames::HalfFrame;
+use crate::smb::wire::FileId;
+use crate::smb::wire::header::{command, status};
+use crate::smb::wire::query_info::{InformationQuestion, information};
+use crate::smb::wire::set_info::changes_name;
+use crate::smb::wire::split::Smb2MessageHead;
+use crate::smb::wire::target::CompoundChain;
+
+/// The event after which a client asks its questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QuestionTrigger {
+    /// The open of a file, by the request's rights, options and disposition.
+    Opened {
+        access: u32,
+        options: u32,
+        disposition: u32,
+    },
+    /// A change of a file's name.
+    NameChanged,
+}
+
+/// The questions of one open.
+#[derive(Debug, Default)]
+pub(crate) struct AskedQuestions {
+    trigger: Option<QuestionTrigger>,
+    asked: Vec<InformationQuestion>,
+}
+
+/// The questions that followed each kind of event the last time, the latest at the end.
+#[derive(Debug, Default)]
+pub(crate) struct QuestionHabits(VecDeque<(QuestionTrigger, Vec<InformationQuestion>)>);
+
+impl QuestionHabits {
+    fn learn(&mut self, trigger: QuestionTrigger, asked: Vec<InformationQuestion>) {
+        self.0.retain(|(other, _)| *other != trigger);
+        while self.0.len() >= QUESTION_HABITS_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((trigger, asked));
+    }
+
+    fn of(&self, trigger: QuestionTrigger) -> Vec<InformationQuestion> {
+        let mut habits = self.0.iter();
+        let found = habits.find(|(other, _)| *other == trigger);
+        found.map(|(_, asked)| asked.clone()).unwrap_or_default()
+    }
+}
+
+impl Smb2FarHalf {
+    /// Records a frame's questions, and the events that end the questions of an open.
+    pub(super) fn note_questions(&mut self, message: &GatheredMessage) {
+        let mut chain = CompoundChain::default();
+        for head in message.heads() {
+            let Some(file) = chain.touch(&head.header, head.body()).file() else {
+                continue;
+            };
+            let Some(open) = self.opens.get_mut(&file) else {
+                continue;
+            };
+            let questions = &mut open.questions;
+            let is_name = head.header.command == command::SET_INFO && changes_name(head.body());
+            if head.header.command == command::QUERY_INFO
+                && let Ok(Some((question, _))) = InformationQuestion::parse(head.body())
+                && questions.asked.len() < QUESTIONS_MAX
+            {
+                questions.asked.push(question);
+            }
+            if is_name || head.header.command == command::CLOSE {
+                let asked = std::mem::take(&mut questions.asked);
+                if let Some(trigger) = questions.trigger.take() {
+                    self.question_habits.learn(trigger, asked);
+                }
+                questions.trigger = is_name.then_some(QuestionTrigger::NameChanged);
+            }
+        }
+    }
+
+    /// The server has opened a file.
+    pub(super) fn ask_after_open(&mut self, file: FileId, trigger: QuestionTrigger) {
+        if let Some(open) = self.opens.get_mut(&file) {
+            open.questions.trigger = Some(trigger);
+            self.ask_ahead(file, self.question_habits.of(trigger));
+        }
+    }
+
+    /// The server has made a change through an open, perhaps of its name.
+    pub(super) fn ask_after_change(&mut self, file: FileId) {
+        let open = self.opens.get(&file);
+        if open.is_some_and(|open| open.questions.trigger == Some(QuestionTrigger::NameChanged)) {
+            let questions = self.question_habits.of(QuestionTrigger::NameChanged);
+            self.ask_ahead(file, questions);
+        }
+    }
+
+    /// The server has answered a question of the client's.
+    pub(super) fn ask_after_question(&mut self, file: FileId, question: InformationQuestion) {
+        let open = self.opens.get(&file);
+        let trigger = open.and_then(|open| open.questions.trigger);
+        // Those behind one that may be asked ahead were asked with it.
+        let Some(trigger) = trigger.filter(|_| !question.is_stable()) else {
+            return;
+        };
+        let questions = self.question_habits.of(trigger);
+        let place = questions.iter().position(|other| *other == question);
+        let behind = place.map_or(questions.len(), |place| place + 1);
+        self.ask_ahead(file, questions[behind..].to_vec());
+    }
+
+    fn ask_ahead(&mut self, file: FileId, questions: Vec<InformationQuestion>) {
+        // What the client asked for before must be in what it is told.
+        let changes_names = |request: &OutstandingRequest| request.changes_names;
+        let is_idle = self.queue.is_empty() && !self.outstanding.values().any(changes_names);
+        let Some(open) = self.opens.get(&file).filter(|_| is_idle) else {
+            return;
+        };
+        if !self.near_takes_office_requests || self.client_finish != StreamFinish::Open {
+            return;
+        }
+        let is_held = open.is_held();
+        let mut header = open.request(command::QUERY_INFO);
+        let is_large = self
+            .connection
+            .negotiated()
+            .is_some_and(|agreed| agreed.is_large_mtu());
+        header.credit_charge = u16::from(is_large);
+        header.credits = 1;
+        for question in questions {
+            let may_ask = question.is_stable() || question.is_of_streams() && is_held;
+            if !may_ask || !self.ids.can_take(1) {
+                continue;
+            }
+            let purpose = RequestPurpose::AsksAhead {
+                file,
+                question,
+                position: self.position,
+            };
+            self.send_own(header, &question.emit(file, INFORMATION_MAX), purpose);
+        }
+    }
+
+    /// The server has answered one of these questions.
+    pub(super) fn send_information(
+        &mut self,
+        head: &Smb2MessageHead,
+        rest: &[(SegmentKind, Bytes)],
+        (file, question, position): (FileId, InformationQuestion, u64),
+    ) {
+        if head.header.status != status::SUCCESS {
+            return;
+        }
+        let mut body = head.body().to_vec();
+        rest.iter()
+            .for_each(|(_, bytes)| body.extend_from_slice(bytes));
+        // One that is longer than asked for, or makes no sense, the client's own question will meet.
+        if let Ok(answer) = information(&body)
+            && answer.len() <= INFORMATION_MAX as usize
+        {
+            self.tell_near(HalfFrame::Information {
+                file,
+                position,
+                question,
+                answer: answer.to_vec().into(),
+            });
+        }
+    }
+}
