@@ -1,10 +1,11 @@
-//! `trunkline bench smb`: measures Measures SMB clients over the emulated WAN, with and without
+//! `trunkline bench smb`: measures SMB clients over the emulated WAN, with and without
 //! Trunkline, and compares the results with published CIFS figures.
 //!
 //! Every cell has a name (`serial-64k/OC-1/100ms/hmac/application`). `--cells` selects the cells
 //! whose names contain one of its words; a word with several parts (`serial+T1+application`)
 //! selects names that contain all parts.
 
+mod fixed_link;
 mod kernel;
 mod office;
 

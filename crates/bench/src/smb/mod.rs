@@ -11,7 +11,7 @@
 //! another changed it, [`protected`] tries every protection, [`torture`] holds the same pair of nodes
 //! to smbtorture, [`kerberos`] to a client that logs in by a ticket, and [`nt1`] to one that speaks SMB 1. [`kernel`] measures
 //! the client of the Linux kernel, in a virtual machine, and [`office`] the requests of office programs and file
-//! managers.
+//! managers, both over the link of [`fixed_link`].
 //!
 //! A lane carries one flow at a time. Lanes whose flows cost next to no processor time (a T1, or a
 //! serial client that waits for a long path) run beside each other; the others run alone.
@@ -19,6 +19,7 @@
 mod capture;
 mod cells;
 mod clients;
+pub mod fixed_link;
 mod freshness;
 pub mod kerberos;
 pub mod kernel;

@@ -1,21 +1,17 @@
 //! `trunkline bench smb --clients kernel`: the Linux kernel's SMB client in a virtual machine.
 
 use std::fmt::Write as _;
-use std::io::Write;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use bench::smb::AccelerationMode;
-use bench::smb::kernel::{
-    self, KernelCell, KernelCellResult, KernelReport, KernelSelection, ONE_WAY_DELAY_MS, RATE,
-};
-use host::machine::MachineInfo;
+use bench::smb::fixed_link::{FixedLinkCell, ONE_WAY_DELAY_MS, RATE};
+use bench::smb::kernel::{self, KernelCell, KernelCellResult, KernelReport, KernelSelection};
 use serde_json::{Value, json};
 
-use super::BenchSmb;
+use super::{BenchSmb, fixed_link};
 use crate::environment::environment;
 use crate::installed_python::cache_directory;
-use crate::output::StandardOutput;
 use crate::progress::progress;
 
 /// Measures and prints.
@@ -35,39 +31,27 @@ pub(super) fn run(arguments: &BenchSmb) -> Result<()> {
     let began = Instant::now();
     let report = kernel::measure(&environment()?, &selection, &display)?;
     display.finish();
-    let took = began.elapsed().as_secs_f64();
-    let mut out = StandardOutput::new();
-    if arguments.json {
-        let mut document = document(&report);
-        document["took_s"] = json!(took);
-        document["machine"] = json!(MachineInfo::describe(&["smbd", lab::machine::PROGRAM]));
-        document["certificate"] = json!(crate::emulate::calibrate::citation());
-        writeln!(out, "{document}")?;
-    } else {
-        writeln!(out, "{}\n{took:.0} s.", table(&report))?;
-    }
-    Ok(())
+    fixed_link::print(
+        arguments.json,
+        document(&report),
+        &table(&report),
+        began.elapsed(),
+        &["smbd", lab::machine::PROGRAM],
+    )
 }
 
 fn cells(words: &[String], is_full: bool) -> Vec<KernelCell> {
     match (words.is_empty(), is_full) {
         (true, false) => KernelCell::of_default(),
         (true, true) => KernelCell::every(),
-        (false, _) => KernelCell::every()
-            .into_iter()
-            .filter(|cell| words.iter().any(|word| cell.is_chosen_by(word)))
-            .collect(),
+        (false, _) => fixed_link::chosen(KernelCell::every(), words),
     }
 }
 
 fn document(report: &KernelReport) -> Value {
-    json!({
-        "bench": "smb",
-        "figures": { "cells": report.cells },
-        "kernel": report.kernel,
-        "not_measured": report.not_measured,
-        "is_interrupted": report.is_interrupted,
-    })
+    let mut document = report.measured.document();
+    document["kernel"] = json!(report.kernel);
+    document
 }
 
 fn table(report: &KernelReport) -> String {
@@ -86,23 +70,23 @@ fn table(report: &KernelReport) -> String {
         "kB/s",
         "through",
     );
-    let mut seen: Vec<KernelCell> = Vec::new();
-    for result in &report.cells {
-        let row = KernelCell {
-            mode: AccelerationMode::Baseline,
-            ..result.cell
-        };
-        if seen.contains(&row) {
-            continue;
-        }
-        seen.push(row);
+    let row_of = |cell: &KernelCell| KernelCell {
+        mode: AccelerationMode::Baseline,
+        ..*cell
+    };
+    for (row, _) in fixed_link::rows(&report.measured, row_of) {
         let figure = |mode, of: &dyn Fn(&KernelCellResult) -> String| {
             let cell = KernelCell { mode, ..row };
-            let found = report.cells.iter().find(|other| other.cell == cell);
+            let found = report
+                .measured
+                .cells
+                .iter()
+                .find(|other| other.cell == cell);
             found.map_or_else(|| "-".to_owned(), of)
         };
-        let trips = |result: &KernelCellResult| format!("{:.2}", result.round_trips_per_item);
-        let rate = |result: &KernelCellResult| format!("{:.0}", result.goodput_kb_s);
+        let trips =
+            |result: &KernelCellResult| format!("{:.2}", result.figures.round_trips_per_item);
+        let rate = |result: &KernelCellResult| format!("{:.0}", result.figures.goodput_kb_s);
         let (direct, through) = (AccelerationMode::Baseline, AccelerationMode::Application);
         let _ = writeln!(
             text,
@@ -117,20 +101,7 @@ fn table(report: &KernelReport) -> String {
             figure(through, &rate),
         );
     }
-    for result in report.cells.iter().filter(|result| !result.identical) {
-        let _ = writeln!(
-            text,
-            "\nfault: {}: the client and the server have different files",
-            result.cell.name()
-        );
-    }
-    for failure in &report.not_measured {
-        let _ = writeln!(text, "\nnot measured: {}: {}", failure.cell, failure.reason);
-    }
-    if report.is_interrupted {
-        text += "\nThe benchmark was interrupted; these are the results so far.\n";
-    }
-    text
+    text + &fixed_link::faults(&report.measured)
 }
 
 #[cfg(test)]

@@ -1,20 +1,15 @@
 //! `trunkline bench smb --clients office`: the requests of office programs and file managers.
 
 use std::fmt::Write as _;
-use std::io::Write;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use bench::smb::office::{
-    self, ONE_WAY_DELAY_MS, OfficeCell, OfficeCellResult, OfficeReport, OfficeSelection, RATE,
-};
+use bench::smb::fixed_link::{FixedLinkCell, ONE_WAY_DELAY_MS, RATE};
+use bench::smb::office::{self, OfficeCell, OfficeReport, OfficeSelection};
 use bench::smb::{AccelerationMode, ClientPython};
-use host::machine::MachineInfo;
-use serde_json::{Value, json};
 
-use super::{BenchSmb, python};
+use super::{BenchSmb, fixed_link, python};
 use crate::environment::environment;
-use crate::output::StandardOutput;
 use crate::progress::progress;
 
 /// Measures and prints.
@@ -33,33 +28,20 @@ pub(super) fn run(arguments: &BenchSmb) -> Result<()> {
     let began = Instant::now();
     let report = office::measure(&environment()?, &clients, &selection, &display)?;
     display.finish();
-    let took = began.elapsed().as_secs_f64();
-    let mut out = StandardOutput::new();
-    if arguments.json {
-        let mut document = document(&report);
-        document["took_s"] = json!(took);
-        document["machine"] = json!(MachineInfo::describe(&["smbd"]));
-        document["certificate"] = json!(crate::emulate::calibrate::citation());
-        writeln!(out, "{document}")?;
-    } else {
-        writeln!(out, "{}\n{took:.0} s.", table(&report))?;
-    }
-    Ok(())
+    fixed_link::print(
+        arguments.json,
+        report.document(),
+        &table(&report),
+        began.elapsed(),
+        &["smbd"],
+    )
 }
 
 fn cells(words: &[String]) -> Vec<OfficeCell> {
-    let is_chosen =
-        |cell: &OfficeCell| words.is_empty() || words.iter().any(|word| cell.is_chosen_by(word));
-    OfficeCell::every().into_iter().filter(is_chosen).collect()
-}
-
-fn document(report: &OfficeReport) -> Value {
-    json!({
-        "bench": "smb",
-        "figures": { "cells": report.cells },
-        "not_measured": report.not_measured,
-        "is_interrupted": report.is_interrupted,
-    })
+    match words.is_empty() {
+        true => OfficeCell::every(),
+        false => fixed_link::chosen(OfficeCell::every(), words),
+    }
 }
 
 fn table(report: &OfficeReport) -> String {
@@ -75,20 +57,15 @@ fn table(report: &OfficeReport) -> String {
         "through",
         "of direct",
     );
-    let mut seen: Vec<OfficeCell> = Vec::new();
-    for result in &report.cells {
-        let row = OfficeCell {
-            mode: AccelerationMode::Baseline,
-            ..result.cell
-        };
-        if seen.contains(&row) {
-            continue;
-        }
-        seen.push(row);
+    let row_of = |cell: &OfficeCell| OfficeCell {
+        mode: AccelerationMode::Baseline,
+        ..*cell
+    };
+    for (row, result) in fixed_link::rows(report, row_of) {
         let trips = |mode| {
             let cell = OfficeCell { mode, ..row };
             let found = report.cells.iter().find(|other| other.cell == cell);
-            found.map(|result: &OfficeCellResult| result.round_trips_per_action)
+            found.map(|result| result.figures.round_trips_per_action)
         };
         let (direct, through) = (
             trips(AccelerationMode::Baseline),
@@ -102,7 +79,7 @@ fn table(report: &OfficeReport) -> String {
             "{:<18}{:<11}{:>9}{:>9}{:>9}{:>12}",
             row.pattern.name(),
             row.protection.signing(),
-            result.requests_per_action,
+            result.figures.requests_per_action,
             figure(direct),
             figure(through),
             figure(
@@ -112,20 +89,7 @@ fn table(report: &OfficeReport) -> String {
             ),
         );
     }
-    for result in report.cells.iter().filter(|result| !result.identical) {
-        let _ = writeln!(
-            text,
-            "\nfault: {}: the client and the server have different files",
-            result.cell.name()
-        );
-    }
-    for failure in &report.not_measured {
-        let _ = writeln!(text, "\nnot measured: {}: {}", failure.cell, failure.reason);
-    }
-    if report.is_interrupted {
-        text += "\nThe benchmark was interrupted; these are the results so far.\n";
-    }
-    text
+    text + &fixed_link::faults(report)
 }
 
 #[cfg(test)]
@@ -139,6 +103,6 @@ mod tests {
         assert_eq!(chosen("browse+encrypted/application"), 2);
         assert_eq!(chosen("serial-64k"), 0);
         assert_eq!(cells(&[]).len(), OfficeCell::every().len());
-        assert_eq!(document(&OfficeReport::default())["bench"], "smb");
+        assert_eq!(OfficeReport::default().document()["bench"], "smb");
     }
 }

@@ -1,9 +1,9 @@
 //! Cells of the kernel client's benchmark: an action, a dialect, a protection and a mode.
 
-use serde::ser::{Serialize, SerializeStruct, Serializer};
+use serde::ser::{Serialize, Serializer};
 
 use super::super::cells::AccelerationMode;
-use super::{ONE_WAY_DELAY_MS, RATE};
+use super::super::fixed_link::{self, FixedLinkCell};
 
 /// One figure of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,30 +192,6 @@ impl KernelCell {
         }
     }
 
-    /// Its name: `kernel-walk/3.1.1/on/application`.
-    #[must_use]
-    pub fn name(&self) -> String {
-        format!(
-            "{}/{}/{}/{}",
-            self.client.name(),
-            self.dialect.name(),
-            self.protection.signing(),
-            self.mode.name()
-        )
-    }
-
-    /// Its name as a part of file names.
-    pub(super) fn file_stem(&self) -> String {
-        self.name().replace('/', "_")
-    }
-
-    /// Tells whether its name contains all parts of a word such as `walk+3.1.1`.
-    #[must_use]
-    pub fn is_chosen_by(&self, word: &str) -> bool {
-        let name = self.name();
-        word.split('+').all(|part| name.contains(part))
-    }
-
     /// Options of the mount, except for the server and the account.
     pub(super) fn mount_options(&self) -> String {
         mount_options(self.dialect, self.protection) + self.client.cache_option()
@@ -227,17 +203,31 @@ pub(super) fn mount_options(dialect: KernelDialect, protection: KernelProtection
     format!("vers={},{}", dialect.name(), protection.options())
 }
 
+impl FixedLinkCell for KernelCell {
+    /// The name, as `kernel-walk/3.1.1/on/application`.
+    fn name(&self) -> String {
+        format!(
+            "{}/{}/{}/{}",
+            self.client.name(),
+            self.dialect.name(),
+            self.protection.signing(),
+            self.mode.name()
+        )
+    }
+
+    fn mode(&self) -> AccelerationMode {
+        self.mode
+    }
+}
+
 impl Serialize for KernelCell {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_struct("KernelCell", 7)?;
-        fields.serialize_field("client", self.client.name())?;
-        fields.serialize_field("dialect", self.dialect.name())?;
-        fields.serialize_field("signing", self.protection.signing())?;
-        fields.serialize_field("mode", self.mode.stage())?;
-        fields.serialize_field("consistency", &self.mode.consistency())?;
-        fields.serialize_field("one_way_delay_ms", &ONE_WAY_DELAY_MS)?;
-        fields.serialize_field("rate_bit_s", &RATE.bits_per_second())?;
-        fields.end()
+        let fields = (
+            self.client.name(),
+            self.dialect.name(),
+            self.protection.signing(),
+        );
+        fixed_link::serialize_cell(serializer, self.mode, fields)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Cells of the benchmark of office programs: a pattern, a protection and a mode.
 
-use serde::ser::{Serialize, SerializeStruct, Serializer};
+use serde::ser::{Serialize, Serializer};
 
 use super::super::cells::AccelerationMode;
-use super::{ONE_WAY_DELAY_MS, RATE};
+use super::super::fixed_link::{self, FixedLinkCell};
 
 /// One figure of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,10 +119,11 @@ impl OfficeCell {
         }
         cells
     }
+}
 
-    /// Its name: `word-save/on/application`.
-    #[must_use]
-    pub fn name(&self) -> String {
+impl FixedLinkCell for OfficeCell {
+    /// The name, as `word-save/on/application`.
+    fn name(&self) -> String {
         format!(
             "{}/{}/{}",
             self.pattern.name(),
@@ -131,30 +132,15 @@ impl OfficeCell {
         )
     }
 
-    /// Its name as a part of file names.
-    pub(super) fn file_stem(&self) -> String {
-        self.name().replace('/', "_")
-    }
-
-    /// Tells whether its name contains all parts of a word such as `word+encrypted`.
-    #[must_use]
-    pub fn is_chosen_by(&self, word: &str) -> bool {
-        let name = self.name();
-        word.split('+').all(|part| name.contains(part))
+    fn mode(&self) -> AccelerationMode {
+        self.mode
     }
 }
 
 impl Serialize for OfficeCell {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_struct("OfficeCell", 7)?;
-        fields.serialize_field("client", self.pattern.name())?;
-        fields.serialize_field("dialect", "3.1.1")?;
-        fields.serialize_field("signing", self.protection.signing())?;
-        fields.serialize_field("mode", self.mode.stage())?;
-        fields.serialize_field("consistency", &self.mode.consistency())?;
-        fields.serialize_field("one_way_delay_ms", &ONE_WAY_DELAY_MS)?;
-        fields.serialize_field("rate_bit_s", &RATE.bits_per_second())?;
-        fields.end()
+        let fields = (self.pattern.name(), "3.1.1", self.protection.signing());
+        fixed_link::serialize_cell(serializer, self.mode, fields)
     }
 }
 

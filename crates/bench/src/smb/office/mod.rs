@@ -16,30 +16,20 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use vocab::{Bitrate, SeededRandom};
+use vocab::SeededRandom;
 
 use super::cells::AccelerationMode;
 use super::clients::ClientPython;
+use super::fixed_link::{
+    self, FixedLinkBench, FixedLinkCell, FixedLinkReport, FixedLinkResult, WARM_UP_BYTES,
+};
 use super::server::RequestsAtOnce;
 use super::stand::SmbLane;
-use crate::lanes::FailedCell;
-use crate::reasons::{AccelerationReason, load_average};
-use host::machine::ProcessorTime;
 use host::progress::ProgressReporter;
-use host::{ProgramEnvironment, kernel, rootless};
+use host::{ProgramEnvironment, rootless};
 use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
 
 pub use cells::{OfficeCell, OfficePattern, OfficeProtection};
-
-/// Rate of the link.
-pub const RATE: Bitrate = Bitrate::from_bits_per_second(20_000_000);
-/// Delay each way, in milliseconds.
-pub const ONE_WAY_DELAY_MS: u32 = 50;
-/// Queue in front of the link: one BDP.
-const QUEUE: &str = "250000B";
-
-/// Bytes that make the path known in each direction: 3 s at the link's rate.
-const WARM_UP_BYTES: u64 = 7 << 20;
 
 /// Number of times that an action is repeated: what a node learns of the first one helps the others.
 const ACTIONS: usize = 5;
@@ -52,40 +42,22 @@ const PICTURE_BYTES: usize = 150_000;
 /// Size of Finder's state of a folder, as in the capture.
 const FINDER_STATE_BYTES: usize = 6_148;
 
-/// Result of a cell.
+/// Figures of a cell.
 #[derive(Clone, Debug, Serialize)]
-pub struct OfficeCellResult {
-    /// The cell.
-    #[serde(flatten)]
-    pub cell: OfficeCell,
-    /// Time of all actions.
-    pub seconds: f64,
+pub struct OfficeFigures {
     /// Number of actions.
     pub actions: usize,
     /// Number of times that the client waited for answers in one action.
     pub requests_per_action: f64,
     /// Time of one action by the RTT.
     pub round_trips_per_action: f64,
-    /// True if both ends have the same bytes or names.
-    pub identical: bool,
-    /// Accelerate stage of the near node for the flow; `None` without nodes.
-    pub accelerate: Option<AccelerationReason>,
-    /// The share of time in which this machine's processors were busy, in percent.
-    pub cpu_busy_percent: f64,
-    /// Processes that waited for a processor, on average over the minute before.
-    pub load_average: f64,
 }
 
+/// Result of a cell.
+pub type OfficeCellResult = FixedLinkResult<OfficeCell, OfficeFigures>;
+
 /// Results of the benchmark.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct OfficeReport {
-    /// Cells in the order of the request.
-    pub cells: Vec<OfficeCellResult>,
-    /// Cells that failed, and the reasons.
-    pub not_measured: Vec<FailedCell>,
-    /// True if somebody ended it early.
-    pub is_interrupted: bool,
-}
+pub type OfficeReport = FixedLinkReport<OfficeCell, OfficeFigures>;
 
 /// Cells to measure, and the place of their captures.
 #[derive(Clone, Debug)]
@@ -120,29 +92,8 @@ pub fn measure(
         },
     };
     preflight::check(&needs, privileges)?;
-    let mut bench = OfficeBench::create(environment, clients, selection.captures.clone())?;
-    let mut report = OfficeReport::default();
-    let mut order = selection.cells.clone();
-    // Nodes are started once for each mode.
-    order.sort_by_key(|cell| cell.mode);
-    for (number, cell) in order.iter().enumerate() {
-        progress.step(number as f64 / order.len() as f64, &cell.name());
-        match bench.measure(cell) {
-            Ok(result) => report.cells.push(result),
-            Err(_) if kernel::interrupted() => break,
-            Err(error) => {
-                let (cell, reason) = (cell.name(), format!("{error:#}"));
-                report.not_measured.push(FailedCell { cell, reason });
-                // Whatever broke shall not break the next.
-                drop(bench);
-                bench = OfficeBench::create(environment, clients, selection.captures.clone())?;
-            }
-        }
-    }
-    report.is_interrupted = kernel::interrupted();
-    let place = |cell: &OfficeCell| selection.cells.iter().position(|each| each == cell);
-    report.cells.sort_by_key(|result| place(&result.cell));
-    Ok(report)
+    let create = || OfficeBench::create(environment, clients, selection.captures.clone());
+    fixed_link::measure_each(&selection.cells, create, progress)
 }
 
 /// The lab of the bench.
@@ -162,18 +113,7 @@ impl OfficeBench {
         captures: Option<PathBuf>,
     ) -> Result<Self> {
         let mut lane = SmbLane::create_serving(environment, Some(clients), RequestsAtOnce::Usual)?;
-        let words = [
-            ("--rate", format!("{}bit", RATE.bits_per_second())),
-            ("--delay", format!("{ONE_WAY_DELAY_MS}ms")),
-            ("--queue", QUEUE.to_owned()),
-            ("--seed", "1".to_owned()),
-        ];
-        let words = words.into_iter();
-        lane.set_words(
-            words
-                .flat_map(|(name, word)| [name.to_owned(), word])
-                .collect(),
-        )?;
+        fixed_link::set_link(&mut lane)?;
         lane.publish_warm_up(WARM_UP_BYTES)?;
         lane.delegate_key(true);
         Ok(Self {
@@ -181,55 +121,6 @@ impl OfficeBench {
             captures,
             mode: None,
             count: 0,
-        })
-    }
-
-    /// Measures one cell.
-    fn measure(&mut self, cell: &OfficeCell) -> Result<OfficeCellResult> {
-        if self.mode != Some(cell.mode) {
-            if cell.mode != AccelerationMode::Baseline {
-                self.lane.start_nodes(cell.mode)?;
-            }
-            self.mode = Some(cell.mode);
-        }
-        self.publish()?;
-        if cell.mode != AccelerationMode::Baseline {
-            self.lane.empty_dictionaries()?;
-        }
-        let captures = match &self.captures {
-            Some(directory) => self.lane.capture_smb(directory, &cell.file_stem())?,
-            None => Vec::new(),
-        };
-        let path = match cell.pattern.browses() {
-            true => folder,
-            false => document,
-        };
-        let paths: Vec<String> = (0..ACTIONS).map(path).collect();
-        let load_average = load_average();
-        let before = ProcessorTime::now()?;
-        let outcome = self
-            .lane
-            .run_pattern(cell.pattern.name(), cell.protection.client_name(), &paths)
-            .with_context(|| format!("in {}", cell.name()))?;
-        let cpu_busy_percent = ProcessorTime::now()?.busy_since(before) * 100.0;
-        let accelerate = match cell.mode.consistency() {
-            Some(_) => Some(self.lane.why()?),
-            None => None,
-        };
-        for mut capture in captures {
-            capture.finish()?;
-        }
-        let rtt = 2.0 * f64::from(ONE_WAY_DELAY_MS) / 1e3;
-        Ok(OfficeCellResult {
-            cell: *cell,
-            seconds: outcome.seconds,
-            actions: ACTIONS,
-            requests_per_action: outcome.requests as f64 / ACTIONS as f64,
-            round_trips_per_action: outcome.seconds / rtt / ACTIONS as f64,
-            identical: outcome.is_identical,
-            accelerate,
-            cpu_busy_percent,
-            load_average,
         })
     }
 
@@ -261,6 +152,58 @@ impl OfficeBench {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
         }
         Ok(())
+    }
+}
+
+impl FixedLinkBench for OfficeBench {
+    type Cell = OfficeCell;
+    type Figures = OfficeFigures;
+
+    fn measure(&mut self, cell: &OfficeCell) -> Result<OfficeCellResult> {
+        if self.mode != Some(cell.mode) {
+            if cell.mode != AccelerationMode::Baseline {
+                self.lane.start_nodes(cell.mode)?;
+            }
+            self.mode = Some(cell.mode);
+        }
+        self.publish()?;
+        if cell.mode != AccelerationMode::Baseline {
+            self.lane.empty_dictionaries()?;
+        }
+        let captures = match &self.captures {
+            Some(directory) => self.lane.capture_smb(directory, &cell.file_stem())?,
+            None => Vec::new(),
+        };
+        let path = match cell.pattern.browses() {
+            true => folder,
+            false => document,
+        };
+        let paths: Vec<String> = (0..ACTIONS).map(path).collect();
+        let (outcome, load) = fixed_link::under_load(|| {
+            self.lane
+                .run_pattern(cell.pattern.name(), cell.protection.client_name(), &paths)
+                .with_context(|| format!("in {}", cell.name()))
+        })?;
+        let accelerate = match cell.mode.consistency() {
+            Some(_) => Some(self.lane.why()?),
+            None => None,
+        };
+        for mut capture in captures {
+            capture.finish()?;
+        }
+        let figures = OfficeFigures {
+            actions: ACTIONS,
+            requests_per_action: outcome.requests as f64 / ACTIONS as f64,
+            round_trips_per_action: fixed_link::round_trips(outcome.seconds) / ACTIONS as f64,
+        };
+        Ok(FixedLinkResult {
+            cell: *cell,
+            seconds: outcome.seconds,
+            figures,
+            identical: outcome.is_identical,
+            accelerate,
+            load,
+        })
     }
 }
 
