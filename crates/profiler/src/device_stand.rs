@@ -8,11 +8,11 @@
 //! ```
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use host::command;
 use host::kernel::ProcessSignal;
 use host::packets::namespace::NetworkNamespace;
@@ -20,6 +20,7 @@ use host::process::{LaunchConfig, RunningProcess};
 use host::progress::ProgressReporter;
 use host::run::LabRun;
 use profile::{MeasuredRun, MeasurementPlan};
+use serde_json::Value;
 use vocab::DeviceModel;
 
 use crate::measurement::{MeasurementResult, MeasurementSettings, measure};
@@ -79,6 +80,26 @@ impl<'a> DeviceStand<'a> {
     pub(crate) fn inside(&self, words: &str) -> Result<String> {
         let arguments = ["netns", "exec", &self.device].into_iter();
         command::run("ip", arguments.chain(words.split(' ')))
+    }
+
+    /// Makes a router of the device's namespace, with the addresses that the profiler expects.
+    ///
+    /// # Errors
+    /// When the kernel does not forward.
+    pub(crate) fn route(&self) -> Result<()> {
+        for number in 0..self.count {
+            ip(&format!(
+                "-n {} address add 198.18.{number}.1/24 dev in{number}",
+                self.device
+            ))?;
+        }
+        self.inside("sysctl -qw net.ipv4.ip_forward=1")?;
+        let forwards = self.inside("cat /proc/sys/net/ipv4/ip_forward")?;
+        ensure!(
+            forwards.trim() == "1",
+            "the kernel does not forward in the router's namespace"
+        );
+        Ok(())
     }
 
     /// Starts the emulator with a device model as the device.
@@ -152,7 +173,10 @@ fn remove(directory: &Path) -> Result<()> {
 
 /// A process that is the device, or a part of it; dropping it ends it.
 #[derive(Debug)]
-pub(crate) struct DeviceProcess(RunningProcess);
+pub(crate) struct DeviceProcess {
+    process: RunningProcess,
+    log: PathBuf,
+}
 
 impl DeviceProcess {
     /// Starts this program with `arguments` in a namespace, and waits until it is ready.
@@ -193,7 +217,7 @@ impl DeviceProcess {
             let text = fs::read_to_string(&log).unwrap_or_default();
             Ok(text.lines().any(|line| line == "ready"))
         })?;
-        Ok(Self(process))
+        Ok(Self { process, log })
     }
 
     /// Ends it.
@@ -201,8 +225,40 @@ impl DeviceProcess {
     /// # Errors
     /// When it cannot be waited for.
     pub(crate) fn stop(mut self) -> Result<()> {
-        self.0.stop(ProcessSignal::Terminate).map(|_| ())
+        self.process.stop(ProcessSignal::Terminate).map(|_| ())
     }
+
+    /// Ends an emulated device; returns the number of packets that the machine lost and not the model,
+    /// as the emulator counts them.
+    ///
+    /// # Errors
+    /// When it cannot be waited for, or its last line is no report.
+    pub(crate) fn stop_emulation(self) -> Result<u64> {
+        let log = self.log.clone();
+        self.stop()?;
+        let text = fs::read_to_string(&log).with_context(|| log.display().to_string())?;
+        lost_outside_the_model(&text).with_context(|| {
+            format!(
+                "{} does not end with the emulator's report: {text}",
+                log.display()
+            )
+        })
+    }
+}
+
+/// Sum of the packets that are outside the model in the report at the end of the emulator's output.
+fn lost_outside_the_model(text: &str) -> Option<u64> {
+    let reports = text.lines().rev();
+    let report: Value = reports
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .find(|report: &Value| report["ports"].is_array())?;
+    let ports = report["ports"].as_array()?.iter();
+    let at_ports = ports.map(|port| {
+        Some(port["unread_packets"].as_u64()? + port["failed_writes_packets"].as_u64()?)
+    });
+    let others = report["dropped_by_limit_packets"].as_u64()?
+        + report["dropped_by_flood_limit_frames"].as_u64()?;
+    Some(at_ports.sum::<Option<u64>>()? + others)
 }
 
 /// Runs `ip` with these words.

@@ -157,6 +157,7 @@ fn short_name(kind: ParameterKind) -> String {
         ParameterKind::OutputOverhead => "output overhead".to_owned(),
         ParameterKind::OutputQueue => "output queue".to_owned(),
         ParameterKind::OutputSlot => "slot of the queue".to_owned(),
+        ParameterKind::EarlyDrops => "early drops".to_owned(),
         ParameterKind::InputQueue => "input queue".to_owned(),
         ParameterKind::PolicerRate => "policer rate".to_owned(),
         ParameterKind::PolicerBurst => "burst of the bucket".to_owned(),
@@ -169,6 +170,7 @@ fn with_unit(kind: ParameterKind, value: f64, model: &DeviceModel) -> String {
             format!("{:.2} us", value / 1e3)
         }
         ParameterKind::ServerCount => format!("{value:.0}"),
+        ParameterKind::EarlyDrops => format!("{:.1} % of the drops", value * 100.0),
         ParameterKind::OutputRate | ParameterKind::PolicerRate => {
             format!("{:.4} Mbit/s", value / 1e6)
         }

@@ -8,12 +8,17 @@ use std::time::Duration;
 
 use vocab::{ByteCount, DeviceModel, PolicerModel};
 
-use super::line::{FittedLine, only_size};
+use super::line::{self, FittedLine, only_size};
 use super::{FitOptions, FittedParameter, ParameterKind};
 use crate::record::MeasuredRun;
 
 /// Share of the distance under overload below which the rest of the transit shows a bucket.
 const FASTER_THAN_LINE: f64 = 0.9;
+/// Packets in a row that wait where the bucket is empty: a single one is late for other reasons.
+const WAITING_IN_ROW: u32 = 2;
+/// Share of the packets that wait for the tokens of a shaper, at least. Behind a policer single packets
+/// are late for other reasons.
+const WAITING_SHARE: f64 = 0.1;
 /// Smallest bucket that a model holds: a packet of 1500 bytes.
 const BURST_LEAST: f64 = 1500.0;
 
@@ -28,7 +33,12 @@ pub(super) enum LineKind {
         burst: ByteCount,
     },
     /// A token bucket that drops packets.
-    Policer(PolicerModel),
+    Policer {
+        /// Its rate and bucket.
+        policer: PolicerModel,
+        /// Bytes that a packet costs beside its own.
+        overhead: ByteCount,
+    },
 }
 
 /// Decides what limits the rate of `line`; `model` has transit and servers.
@@ -39,42 +49,28 @@ pub(super) fn fit(
     options: &FitOptions,
     parameters: &mut Vec<FittedParameter>,
 ) -> LineKind {
-    let overhead = line.overhead.bytes();
     let is_bucket = model.transit.points().iter().all(|point| {
         let size = point.size.bytes();
-        let distance = line.rate.time_for(ByteCount::new(size + overhead));
+        let distance = line
+            .rate
+            .time_for(ByteCount::new(size + line.overhead.bytes()));
         let rest = point.time.saturating_sub(model.service_time(size));
         nanoseconds(rest) < FASTER_THAN_LINE * nanoseconds(distance)
     });
     if !is_bucket {
         return LineKind::Line;
     }
-    let bursts: Vec<BucketSight> = overloads
-        .iter()
-        .filter_map(|run| sight(run, line, model, options))
-        .collect();
-    let Some(burst) = bursts
-        .iter()
-        .map(|sight| sight.burst)
-        .max_by(f64::total_cmp)
-    else {
+    let bursts = sights(overloads, line, model, options);
+    if bursts.is_empty() {
         return LineKind::Line;
-    };
-    let least = BURST_LEAST + overhead as f64;
-    let width = bursts
-        .iter()
-        .map(|sight| sight.packet)
-        .min_by(f64::total_cmp)
-        .unwrap_or(least);
-    let burst_bytes = ByteCount::new(burst.max(least).round() as u64);
-    parameters.push(FittedParameter::identified(
-        ParameterKind::PolicerBurst,
-        burst,
-        (burst - width, burst + width),
-    ));
-    if bursts.iter().any(|sight| sight.waits) {
-        return LineKind::Shaper { burst: burst_bytes };
     }
+    if bursts.iter().any(|sight| sight.waits) {
+        let burst = bucket_size(&bursts, line, parameters);
+        return LineKind::Shaper { burst };
+    }
+    let line = line::of_policer(overloads, options, parameters).unwrap_or(line);
+    let bursts = sights(overloads, line, model, options);
+    let burst = bucket_size(&bursts, line, parameters);
     parameters.push(FittedParameter::identified(
         ParameterKind::PolicerRate,
         line.rate.bits_per_second() as f64,
@@ -83,10 +79,48 @@ pub(super) fn fit(
             .find(|parameter| parameter.kind == ParameterKind::OutputRate)
             .map_or((0.0, f64::INFINITY), |rate| (rate.low, rate.high)),
     ));
-    LineKind::Policer(PolicerModel {
-        rate: line.rate,
-        burst: burst_bytes,
-    })
+    LineKind::Policer {
+        policer: PolicerModel {
+            rate: line.rate,
+            burst,
+        },
+        overhead: line.overhead,
+    }
+}
+
+fn sights(
+    overloads: &[&MeasuredRun],
+    line: FittedLine,
+    model: &DeviceModel,
+    options: &FitOptions,
+) -> Vec<BucketSight> {
+    overloads
+        .iter()
+        .filter_map(|run| sight(run, line, model, options))
+        .collect()
+}
+
+/// The bucket that half of the runs exceed: a pause of the machine makes it larger or smaller in some.
+fn bucket_size(
+    bursts: &[BucketSight],
+    line: FittedLine,
+    parameters: &mut Vec<FittedParameter>,
+) -> ByteCount {
+    let least = BURST_LEAST + line.overhead.bytes() as f64;
+    let mut sizes: Vec<f64> = bursts.iter().map(|sight| sight.burst).collect();
+    sizes.sort_unstable_by(f64::total_cmp);
+    let burst = sizes.get(sizes.len() / 2).copied().unwrap_or(least);
+    let width = bursts
+        .iter()
+        .map(|sight| sight.packet)
+        .max_by(f64::total_cmp)
+        .unwrap_or(least);
+    parameters.push(FittedParameter::identified(
+        ParameterKind::PolicerBurst,
+        burst,
+        (burst - width, burst + width),
+    ));
+    ByteCount::new(burst.max(least).round() as u64)
 }
 
 /// The bucket as the start of a run shows it.
@@ -96,7 +130,7 @@ struct BucketSight {
     burst: f64,
     /// Bytes of a packet.
     packet: f64,
-    /// Set if packets waited.
+    /// Set if many packets waited.
     waits: bool,
 }
 
@@ -117,7 +151,8 @@ fn sight(
     let start = run.records.first()?.sent;
     let mut passed = 0.0;
     let mut last = 0.0;
-    let mut waits = false;
+    let (mut arrived, mut waiting) = (0.0_f64, 0.0_f64);
+    let mut waiting_in_row = 0_u32;
     let mut at_once = true;
     let mut previous = None;
     for record in &run.records {
@@ -130,19 +165,24 @@ fn sight(
         let gap = previous.map_or(0.0, |previous| nanoseconds(received.since(previous)));
         previous = Some(received);
         let excess = nanoseconds(delay) - transit;
-        let waits_now = excess > service + 0.5 * distance && gap > 0.5 * distance;
-        waits |= waits_now && excess > 3.0 * distance;
-        at_once &= !waits_now;
-        if at_once {
-            passed += packet;
-            last = nanoseconds(received.since(start)) - transit;
+        arrived += 1.0;
+        if excess > service + 0.5 * distance && gap > 0.5 * distance {
+            waiting += 1.0;
+            waiting_in_row += 1;
+            at_once &= waiting_in_row < WAITING_IN_ROW;
+        } else {
+            if at_once {
+                passed += packet * f64::from(1 + waiting_in_row);
+                last = nanoseconds(received.since(start)) - transit;
+            }
+            waiting_in_row = 0;
         }
     }
     let tokens = line.rate.bits_per_second() as f64 / 8e9 * last.max(0.0);
     Some(BucketSight {
         burst: (passed - tokens).max(0.0),
         packet,
-        waits,
+        waits: waiting > WAITING_SHARE * arrived,
     })
 }
 

@@ -11,13 +11,16 @@ use std::time::Duration;
 
 use vocab::{Bitrate, ByteCount, SharedServers};
 
+use super::transit::LoneTransit;
 use super::{FitOptions, FittedParameter, ParameterKind};
-use crate::record::{MeasuredRun, PacketRecord};
+use crate::record::{MeasuredRun, PacketFate, PacketRecord};
 
 /// Share by which the distances exceed the pace of the servers where the line is the bottleneck.
 const SLOWER_THAN_SERVERS: f64 = 1.02;
 /// Factor by which the distances exceed those of our own ports where the line is the bottleneck.
 const SLOWER_THAN_PORTS: f64 = 1.02;
+/// Times of the resolution by which a packet that waited exceeds the transit of a lone one.
+const NOISE_MARGIN: u32 = 2;
 /// Packets in a row that a distance is computed from, at least.
 const PACKETS_LEAST: usize = 3;
 /// Share of the distances that lie below the serialisation time, by noise.
@@ -26,6 +29,8 @@ const LOW_SHARE: f64 = 0.02;
 const WHOLE_BYTES: f64 = 0.3;
 /// Overhead that a line has at most; the largest known is that of ATM cells with a tunnel.
 const OVERHEAD_MAX: f64 = 256.0;
+/// Smallest error of a distance, ns: stamps are whole nanoseconds.
+const LEAST_ERROR: f64 = 0.01;
 /// Standard errors in half an interval: 95 %.
 const STANDARD_ERRORS: f64 = 1.96;
 
@@ -48,12 +53,13 @@ struct SizeDistance {
 
 pub(super) fn fit(
     overloads: &[&MeasuredRun],
-    servers: Option<&SharedServers>,
+    (transit, servers): (&LoneTransit, Option<&SharedServers>),
     options: &FitOptions,
     parameters: &mut Vec<FittedParameter>,
 ) -> Option<FittedLine> {
-    let distances = serialisation_times(overloads, servers, options);
-    let Some((intercept, slope, slope_error)) = straight_line(&distances) else {
+    let distances = serialisation_times(overloads, (transit, servers), options);
+    let line = fit_distances(distances, parameters);
+    if line.is_none() {
         let (reason, remedy) = if overloads.is_empty() {
             (
                 "no experiment has purpose = \"overload\"",
@@ -76,8 +82,58 @@ pub(super) fn fit(
                 Some(remedy),
             ));
         }
-        return None;
-    };
+    }
+    line
+}
+
+/// Rate and overhead of a policer. Its bucket is empty at each drop, so what passes between the first and
+/// the last drop of a run is the rate, also where the traffic pauses meanwhile: a pause fills the bucket,
+/// and does not pass by as it does at a line.
+pub(super) fn of_policer(
+    overloads: &[&MeasuredRun],
+    options: &FitOptions,
+    parameters: &mut Vec<FittedParameter>,
+) -> Option<FittedLine> {
+    let distances = records_by_size(overloads)
+        .into_iter()
+        .filter_map(|(size, runs)| {
+            let (mut span, mut packets) = (0.0, 0.0_f64);
+            for records in runs {
+                let mut lost = records
+                    .iter()
+                    .filter(|record| record.fate == PacketFate::Lost)
+                    .map(|record| record.sent);
+                let Some((first, last)) = lost.next().zip(lost.next_back()) else {
+                    continue;
+                };
+                span += nanoseconds(last.since(first));
+                packets += records
+                    .iter()
+                    .filter(|record| record.fate.is_forwarded())
+                    .filter(|record| (first..=last).contains(&record.sent))
+                    .count() as f64;
+            }
+            (packets >= PACKETS_LEAST as f64).then(|| SizeDistance {
+                size: f64::from(size),
+                distance: span / packets,
+                error: (nanoseconds(options.resolution) / packets).max(LEAST_ERROR),
+            })
+        })
+        .collect();
+    let mut found = Vec::new();
+    let line = fit_distances(distances, &mut found)?;
+    parameters.retain(|parameter| found.iter().all(|other| other.kind != parameter.kind));
+    parameters.append(&mut found);
+    Some(line)
+}
+
+/// The straight line over the sizes, with its parameters; `None` if no line goes through them.
+fn fit_distances(
+    distances: Vec<SizeDistance>,
+    parameters: &mut Vec<FittedParameter>,
+) -> Option<FittedLine> {
+    let distances = without_outliers(distances);
+    let (intercept, slope, slope_error) = straight_line(&distances)?;
     let mut overhead = (intercept / slope).clamp(0.0, OVERHEAD_MAX);
     let has_overhead = distances.len() > 1;
     if (overhead - overhead.round()).abs() <= WHOLE_BYTES {
@@ -119,9 +175,17 @@ pub(super) fn fit(
 
 fn serialisation_times(
     overloads: &[&MeasuredRun],
-    servers: Option<&SharedServers>,
+    parts: (&LoneTransit, Option<&SharedServers>),
     options: &FitOptions,
 ) -> Vec<SizeDistance> {
+    records_by_size(overloads)
+        .into_iter()
+        .filter_map(|(size, runs)| serialisation_time(size, &runs, parts, options))
+        .collect()
+}
+
+/// Records of the runs with packets of a single size.
+fn records_by_size<'a>(overloads: &[&'a MeasuredRun]) -> BTreeMap<u32, Vec<&'a [PacketRecord]>> {
     let mut by_size: BTreeMap<u32, Vec<&[PacketRecord]>> = BTreeMap::new();
     for run in overloads {
         if let Some(size) = only_size(&run.records) {
@@ -129,53 +193,31 @@ fn serialisation_times(
         }
     }
     by_size
-        .into_iter()
-        .filter_map(|(size, runs)| serialisation_time(size, &runs, servers, options))
-        .collect()
 }
 
 fn serialisation_time(
     size: u32,
     runs: &[&[PacketRecord]],
-    servers: Option<&SharedServers>,
+    (transit, servers): (&LoneTransit, Option<&SharedServers>),
     options: &FitOptions,
 ) -> Option<SizeDistance> {
     let resolution = nanoseconds(options.resolution);
     let mut distances = Vec::new();
     let (mut span, mut packets) = (0.0, 0.0_f64);
     for records in runs {
-        let mut times: Vec<_> = records
-            .iter()
-            .filter(|record| record.fate.is_forwarded())
-            .filter_map(|record| record.received)
-            .collect();
-        times.sort_unstable();
-        if times.len() < PACKETS_LEAST {
+        // Noise makes a packet seem to wait that finds the output idle.
+        let waiting = transit.least.at(u64::from(size)) + NOISE_MARGIN * options.resolution;
+        let own = busy_distances(records, waiting);
+        let own_span: f64 = own.iter().sum();
+        let own_packets = own.len() as f64;
+        // Packets leave in batches where a machine is busy, so only the mean of many is a distance.
+        if own.is_empty() || own_span / own_packets < SLOWER_THAN_PORTS * sending_distance(records)
+        {
             continue;
         }
-        // A token bucket lets the first packets pass at once; the second half shows the rate.
-        let half = times.len() / 2;
-        let times = if half >= PACKETS_LEAST {
-            &times[half..]
-        } else {
-            &times[..]
-        };
-        // A pause of the traffic between two bursts is no distance.
-        let own: Vec<f64> = times
-            .windows(2)
-            .map(|pair| nanoseconds(pair[1].since(pair[0])))
-            .collect();
-        let usual = quantile(&own, 0.5);
-        if usual < SLOWER_THAN_PORTS * sending_distance(records) {
-            continue;
-        }
-        for distance in own {
-            if distance <= 2.0 * usual + resolution {
-                span += distance;
-                packets += 1.0;
-                distances.push(distance);
-            }
-        }
+        span += own_span;
+        packets += own_packets;
+        distances.extend(own);
     }
     if packets < 2.0 {
         return None;
@@ -194,19 +236,65 @@ fn serialisation_time(
     (distance > resolution).then_some(SizeDistance {
         size: f64::from(size),
         distance,
-        error: error.max(0.01),
+        error: error.max(LEAST_ERROR),
     })
 }
 
-/// Median distance in ns at which our own ports sent packets.
+/// Distances in ns of packets that left an output that was busy between them, behind the part of the
+/// run in which a token bucket lets packets pass at once. `waiting` is a delay that only packets have
+/// that waited.
+///
+/// The output was busy if the later packet had come, with time to pass alone, before the earlier one
+/// left; or if a packet was dropped between the two. A pause of the traffic is no distance.
+fn busy_distances(records: &[PacketRecord], waiting: Duration) -> Vec<f64> {
+    let mut lost = 0_u64;
+    let mut left = Vec::new();
+    for record in records {
+        match record.received {
+            Some(received) if record.fate.is_forwarded() => {
+                left.push((received, record.sent, lost));
+            }
+            Some(_) | None => lost += u64::from(record.fate == PacketFate::Lost),
+        }
+    }
+    if left.len() < PACKETS_LEAST {
+        return Vec::new();
+    }
+    left.sort_unstable();
+    // A bucket is empty once packets are dropped. Where few packets follow the first drop, the second
+    // half of the run shows the rate.
+    let first_loss = left.partition_point(|(.., lost)| *lost == 0);
+    let half = left.len() / 2;
+    let start = if 3 * (left.len() - first_loss) >= left.len() {
+        first_loss
+    } else {
+        half
+    };
+    let start = if left.len() - start >= PACKETS_LEAST {
+        start
+    } else {
+        0
+    };
+    left[start..]
+        .windows(2)
+        .filter(|pair| pair[0].0 >= pair[1].1 + waiting || pair[0].2 != pair[1].2)
+        .map(|pair| nanoseconds(pair[1].0.since(pair[0].0)))
+        .collect()
+}
+
+/// Mean distance in ns at which our own ports sent packets, without pauses.
 fn sending_distance(records: &[PacketRecord]) -> f64 {
+    /// Times of the median distance that make a distance a pause.
+    const PAUSE: f64 = 20.0;
     let mut sent: Vec<_> = records.iter().map(|record| record.sent).collect();
     sent.sort_unstable();
-    let distances: Vec<f64> = sent
+    let mut distances: Vec<f64> = sent
         .windows(2)
         .map(|pair| nanoseconds(pair[1].since(pair[0])))
         .collect();
-    quantile(&distances, 0.5)
+    let pause = PAUSE * quantile(&distances, 0.5);
+    distances.retain(|distance| *distance <= pause);
+    distances.iter().sum::<f64>() / (distances.len() as f64).max(1.0)
 }
 
 /// The size of all packets; `None` for a mix.
@@ -216,6 +304,41 @@ pub(super) fn only_size(records: &[PacketRecord]) -> Option<u32> {
         .iter()
         .all(|record| record.size == first)
         .then_some(first)
+}
+
+/// The sizes without those far from the line of the others: the output was idle in a part of their runs.
+fn without_outliers(points: Vec<SizeDistance>) -> Vec<SizeDistance> {
+    /// Sizes of which most can outvote one.
+    const SIZES_LEAST: usize = 4;
+    /// Times of the median residual that make an outlier, and a share that makes none.
+    const OUTLIER: f64 = 4.0;
+    const EQUAL: f64 = 1e-6;
+    if points.len() < SIZES_LEAST {
+        return points;
+    }
+    // The median of the slopes of all pairs (Theil and Sen) does not follow single sizes.
+    let slopes: Vec<f64> = (0..points.len())
+        .flat_map(|first| (0..first).map(move |second| (first, second)))
+        .map(|(first, second)| {
+            let (one, other) = (&points[first], &points[second]);
+            (one.distance - other.distance) / (one.size - other.size)
+        })
+        .collect();
+    let slope = quantile(&slopes, 0.5);
+    let intercepts: Vec<f64> = points
+        .iter()
+        .map(|point| point.distance - slope * point.size)
+        .collect();
+    let intercept = quantile(&intercepts, 0.5);
+    let residual = |point: &SizeDistance| {
+        (point.distance - intercept - slope * point.size).abs() / point.distance
+    };
+    let residuals: Vec<f64> = points.iter().map(residual).collect();
+    let most = OUTLIER * quantile(&residuals, 0.5) + EQUAL;
+    points
+        .into_iter()
+        .filter(|point| residual(point) <= most)
+        .collect()
 }
 
 /// Weighted least squares: intercept, slope, and the standard error of the slope.

@@ -130,6 +130,7 @@ pub fn fit_device(runs: &[MeasuredRun], options: &FitOptions) -> Result<DeviceFi
     let mut parameters = Vec::new();
     let lone = transit::fit(
         runs_for(runs, ExperimentPurpose::Transit),
+        runs_for(runs, ExperimentPurpose::Contention),
         options,
         &mut parameters,
     )
@@ -148,7 +149,12 @@ pub fn fit_device(runs: &[MeasuredRun], options: &FitOptions) -> Result<DeviceFi
     let servers = servers
         .map(|servers| servers::refine(&servers, input_overloads.iter().copied(), &mut parameters));
     let overloads: Vec<&MeasuredRun> = runs_for(runs, ExperimentPurpose::Overload).collect();
-    let line = line::fit(&overloads, servers.as_ref(), options, &mut parameters);
+    let line = line::fit(
+        &overloads,
+        (&lone, servers.as_ref()),
+        options,
+        &mut parameters,
+    );
     let mut model = DeviceModel {
         name: options.name.clone(),
         ports: options.ports,
@@ -177,7 +183,10 @@ pub fn fit_device(runs: &[MeasuredRun], options: &FitOptions) -> Result<DeviceFi
                 model.output.rate = Some(line.rate);
                 model.output.burst = Some(burst);
             }
-            LineKind::Policer(policer) => model.output.policer = Some(policer),
+            LineKind::Policer { policer, overhead } => {
+                model.output.policer = Some(policer);
+                model.output.overhead = overhead;
+            }
         }
     }
     if options.family == ModelFamily::SingleQueue {
@@ -214,8 +223,12 @@ fn input_queue(
 ) -> Option<DeviceQueueLimit> {
     let inputs = occupancy::at_inputs(input_overloads, model);
     let outputs = occupancy::at_arrivals(overloads, model, options);
-    let output_limit = queue::fit(&outputs, model, options.family, &mut Vec::new());
-    if let Some(limit) = output_limit {
+    let mut found = Vec::new();
+    let output_limit = queue::fit(&outputs, model, options.family, &mut found);
+    let has_early_drops = found
+        .iter()
+        .any(|parameter| parameter.kind == ParameterKind::EarlyDrops);
+    if let Some(limit) = output_limit.filter(|_| !has_early_drops) {
         let arrivals = occupancy::at_arrivals(input_overloads, model, options);
         if queue::explains_drops(&arrivals, limit, model.output.overhead.bytes()) {
             parameters.push(FittedParameter::unidentified(

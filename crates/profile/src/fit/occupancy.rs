@@ -2,8 +2,10 @@
 //!
 //! A packet comes to the output queue when its server and the fixed delay have finished, which
 //! follows from the stamps at the input and the parameters that are known by now. It leaves when
-//! its stamp at the output says so. What is between arrival and departure is in the queue or on the
-//! line. The content of an input queue follows in the same way from the starts of service.
+//! its stamp at the output says so, or earlier: a later packet has to take its time on the line behind
+//! it, so a packet that left in time shows which of those before it were stamped late. What is between
+//! arrival and departure is in the queue or on the line; noise makes this number a range. The content
+//! of an input queue follows in the same way from the starts of service.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -18,12 +20,20 @@ use crate::record::{MeasuredRun, PacketFate, PacketRecord};
 /// nanoseconds at three places.
 const ROUNDING: Duration = Duration::from_nanos(3);
 
+/// Share of the serialisation time that is certain in spite of the rate's error, which adds up over many
+/// packets.
+const CERTAIN_SHARE: f64 = 0.999;
+
+/// Drops of a run that count, and what comes before the last of them. The first drop shows the limit. Later
+/// on, errors of the service time add up, and so does the lag of a device that does not keep up.
+const DROPS_MAX: usize = 30;
+
 /// Packets that came to one queue in one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct QueueArrivals {
     /// Sizes of the packets that were accepted, in the order of arrival.
     pub(super) accepted: Vec<u32>,
-    /// All packets of which the queue's content is certain.
+    /// The packets that came up to a number of drops, each with a bound for the queue's content.
     pub(super) arrivals: Vec<QueueArrival>,
 }
 
@@ -31,7 +41,9 @@ pub(super) struct QueueArrivals {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueArrival {
     pub(super) size: u32,
-    /// Range of the accepted packets that are in the queue or on the line.
+    /// Range of the accepted packets that are in the queue or on the line. Noise makes some uncertain:
+    /// an accepted packet has those that surely are there, as the queue held at least these; a dropped
+    /// packet has those that may be there, as the queue does not hold one more.
     pub(super) queued: (usize, usize),
     pub(super) is_accepted: bool,
 }
@@ -89,7 +101,7 @@ fn arrivals_of_run(
     }
     by_output
         .into_values()
-        .map(|arrivals| arrivals_of_output(&arrivals, options))
+        .map(|arrivals| arrivals_of_output(&arrivals, model, options))
         .collect()
 }
 
@@ -188,18 +200,24 @@ pub(super) fn at_inputs(runs: &[&MeasuredRun], model: &DeviceModel) -> Vec<Queue
         .collect()
 }
 
-fn arrivals_of_output(packets: &[(Time, &PacketRecord)], options: &FitOptions) -> QueueArrivals {
-    let tolerance = ROUNDING + options.resolution;
-    let mut departures: Vec<Time> = packets
-        .iter()
-        .filter_map(|(_, record)| record.received)
-        .map(|received| received - options.cable_delay)
-        .collect();
-    departures.sort_unstable();
+fn arrivals_of_output(
+    packets: &[(Time, &PacketRecord)],
+    model: &DeviceModel,
+    options: &FitOptions,
+) -> QueueArrivals {
+    let departures = departures_in_time(packets, model, options);
     let (mut gone_surely, mut gone_perhaps) = (0, 0);
     let mut accepted = Vec::new();
     let mut arrivals = Vec::new();
+    let mut drops = 0;
     for (at, record) in packets {
+        // Half a packet of uncertainty hides no packet.
+        let half_packet = model.output.serialisation(u64::from(record.size)) / 2;
+        let noise = match model.output.rate {
+            Some(_) => options.resolution.min(half_packet),
+            None => options.resolution,
+        };
+        let tolerance = ROUNDING + noise;
         while departures
             .get(gone_surely)
             .is_some_and(|departure| *departure + tolerance <= *at)
@@ -213,10 +231,19 @@ fn arrivals_of_output(packets: &[(Time, &PacketRecord)], options: &FitOptions) -
             gone_perhaps += 1;
         }
         let is_accepted = record.received.is_some();
-        if gone_surely == gone_perhaps && gone_surely <= accepted.len() {
+        drops += usize::from(!is_accepted);
+        if drops > DROPS_MAX {
+            break;
+        }
+        let gone = if is_accepted {
+            gone_perhaps.min(accepted.len())
+        } else {
+            gone_surely
+        };
+        if gone <= accepted.len() {
             arrivals.push(QueueArrival {
                 size: record.size,
-                queued: (gone_surely, accepted.len()),
+                queued: (gone, accepted.len()),
                 is_accepted,
             });
         }
@@ -225,6 +252,33 @@ fn arrivals_of_output(packets: &[(Time, &PacketRecord)], options: &FitOptions) -
         }
     }
     QueueArrivals { accepted, arrivals }
+}
+
+/// Departures in their order. A packet left at least the serialisation time of the next one before it,
+/// however late it was stamped.
+fn departures_in_time(
+    packets: &[(Time, &PacketRecord)],
+    model: &DeviceModel,
+    options: &FitOptions,
+) -> Vec<Time> {
+    let mut departures: Vec<(Time, u32)> = packets
+        .iter()
+        .filter_map(|(_, record)| Some((record.received? - options.cable_delay, record.size)))
+        .collect();
+    departures.sort_unstable();
+    // A bucket lets packets leave together.
+    if model.output.burst.is_none() {
+        let mut latest: Option<Time> = None;
+        for (departure, size) in departures.iter_mut().rev() {
+            *departure = latest.map_or(*departure, |latest| latest.min(*departure));
+            let serialisation = model.output.serialisation(u64::from(*size));
+            latest = Some(*departure - serialisation.mul_f64(CERTAIN_SHARE));
+        }
+    }
+    departures
+        .into_iter()
+        .map(|(departure, _)| departure)
+        .collect()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -25,6 +25,9 @@ pub enum ParameterKind {
     OutputQueue,
     /// Bytes of a slot of the output queue.
     OutputSlot,
+    /// Share of the output's drops that met a queue far below its fullest: active queue management,
+    /// or another cause that the model does not have.
+    EarlyDrops,
     /// Limit of an input queue.
     InputQueue,
     /// Rate of the policer, in bit/s.
@@ -43,6 +46,7 @@ impl fmt::Display for ParameterKind {
             ParameterKind::OutputOverhead => out.write_str("output_overhead_bytes"),
             ParameterKind::OutputQueue => out.write_str("output_queue"),
             ParameterKind::OutputSlot => out.write_str("output_slot_bytes"),
+            ParameterKind::EarlyDrops => out.write_str("early_drop_share"),
             ParameterKind::InputQueue => out.write_str("input_queue"),
             ParameterKind::PolicerRate => out.write_str("policer_rate_bps"),
             ParameterKind::PolicerBurst => out.write_str("policer_burst_bytes"),

@@ -24,6 +24,11 @@ const SLOT_LEAST: u64 = 64;
 /// Share by which the intervals of the sizes may miss each other, for noise.
 const GAP_MAX: f64 = 0.05;
 
+/// Share of the fullest content below which a drop is early.
+const EARLY_SHARE: f64 = 0.9;
+/// Length of the largest packet that every queue takes.
+const FULL_PACKET: u64 = 1_500;
+
 /// Packets by which noise may move the content of a queue.
 const SLACK_PACKETS: u64 = 2;
 /// Remedy where outputs drop in runs of input overload.
@@ -149,33 +154,42 @@ pub(super) fn fit(
         .iter()
         .filter(|limit| limit.too_many.is_some())
         .count();
-    if dropped_sizes == 0 {
-        let most = limits
-            .iter()
-            .map(|limit| limit.fits * (u64::from(limit.size) + overhead))
-            .max()
-            .unwrap_or(0);
-        let (reason, remedy) = if is_sharp(&limits) {
-            (
-                "no packet was dropped at an output, so its queue was never full; the interval is in \
-                 bytes",
-                Some(
-                    "raise packets_per_burst of the overload of each size, with a gap of some \
-                     microseconds where the inputs drop packets of a burst",
-                ),
-            )
-        } else {
-            (
-                "packets were dropped while the queue held fewer than at other times: by active \
-                 queue management or by another queue; the interval is in bytes",
-                None,
-            )
-        };
+    let most = limits
+        .iter()
+        .map(|limit| limit.fits * (u64::from(limit.size) + overhead))
+        .max()
+        .unwrap_or(0);
+    if !is_sharp(&limits) {
+        // The interval of the share reaches from none, as the drops may have another cause.
+        let share = early_drop_share(outputs, &limits);
+        parameters.push(FittedParameter::identified(
+            ParameterKind::EarlyDrops,
+            share,
+            (0.0, share),
+        ));
         parameters.push(FittedParameter::unidentified(
             ParameterKind::OutputQueue,
             (most as f64, f64::INFINITY),
-            reason,
-            remedy,
+            &format!(
+                "{:.1} % of the drops met a queue that held less than at other times: the device has \
+                 active queue management, or another queue before this one; the interval is in bytes",
+                share * 100.0
+            ),
+            None,
+        ));
+        // A model without active queue management is nearest with the fullest queue that was seen.
+        let least = FULL_PACKET + overhead;
+        return Some(DeviceQueueLimit::Bytes(ByteCount::new(most.max(least))));
+    }
+    if dropped_sizes == 0 {
+        parameters.push(FittedParameter::unidentified(
+            ParameterKind::OutputQueue,
+            (most as f64, f64::INFINITY),
+            "no packet was dropped at an output, so its queue was never full; the interval is in bytes",
+            Some(
+                "raise packets_per_burst of the overload of each size, with a gap of some \
+                 microseconds where the inputs drop packets of a burst",
+            ),
         ));
         return None;
     }
@@ -225,6 +239,29 @@ pub(super) fn fit(
         ));
     }
     Some(limit)
+}
+
+/// Share of the drops at contents below [`EARLY_SHARE`] of the fullest that their size has seen.
+fn early_drop_share(outputs: &[QueueArrivals], limits: &[SizeLimit]) -> f64 {
+    let (mut drops, mut early) = (0.0_f64, 0.0);
+    for output in outputs {
+        for arrival in output
+            .arrivals
+            .iter()
+            .filter(|arrival| !arrival.is_accepted)
+        {
+            let most = limits
+                .iter()
+                .find(|limit| limit.size == arrival.size)
+                .map_or(0, |limit| limit.fits);
+            let (first, last) = arrival.queued;
+            drops += 1.0;
+            if ((last - first + 1) as f64) < EARLY_SHARE * most as f64 {
+                early += 1.0;
+            }
+        }
+    }
+    early / drops.max(1.0)
 }
 
 fn is_sharp(limits: &[SizeLimit]) -> bool {

@@ -23,6 +23,9 @@ const SEEN_RESOLUTIONS: u32 = 2;
 /// Halvings of the interval in which the service time is searched.
 const SEARCH_STEPS: u32 = 40;
 
+/// Share of the bursts of a size that count: those whose packets wait least.
+const USUAL_SHARE: f64 = 0.75;
+
 /// Packets of a long burst, at least.
 const LONG_BURST: usize = 50;
 
@@ -58,13 +61,7 @@ pub(super) fn fit<'a>(
         return None;
     }
     let seen = f64::from(SEEN_RESOLUTIONS) * nanoseconds(options.resolution);
-    let greatest = bursts
-        .values()
-        .flatten()
-        .flatten()
-        .map(|packet| packet.excess)
-        .fold(0.0, f64::max);
-    if greatest <= seen {
+    if longest_wait(&bursts) <= seen {
         parameters.push(FittedParameter::unidentified(
             ParameterKind::ServerCount,
             (0.0, f64::INFINITY),
@@ -204,7 +201,53 @@ fn bursts_by_size<'a>(
             }
         }
     }
+    for bursts in found.values_mut() {
+        // The first packet of a burst does not wait. Its usual delay differs from that of a lone packet
+        // where a machine wakes up between lone packets.
+        let mut firsts: Vec<f64> = bursts
+            .iter()
+            .filter_map(|burst| Some(burst.first()?.excess))
+            .collect();
+        firsts.sort_unstable_by(f64::total_cmp);
+        let usual = firsts.get(rank(firsts.len(), 0.5)).copied().unwrap_or(0.0);
+        for packet in bursts.iter_mut().flatten() {
+            packet.excess -= usual;
+        }
+        // The servers make every burst of a size wait; a burst that waits much longer is late for
+        // another reason.
+        let waits = longest_waits(bursts);
+        if let Some(usual) = waits.get(rank(waits.len(), USUAL_SHARE)).copied() {
+            bursts.retain(|burst| longest_of(burst) <= usual);
+        }
+    }
     found
+}
+
+/// Longest wait of a burst, of the size whose packets wait longest: the median over its bursts.
+fn longest_wait(bursts: &BurstsBySize) -> f64 {
+    bursts
+        .values()
+        .filter_map(|bursts| {
+            let waits = longest_waits(bursts);
+            waits.get(rank(waits.len(), 0.5)).copied()
+        })
+        .fold(0.0, f64::max)
+}
+
+/// Longest wait of each burst, sorted.
+fn longest_waits(bursts: &[Vec<BurstPacket>]) -> Vec<f64> {
+    let mut waits: Vec<f64> = bursts.iter().map(|burst| longest_of(burst)).collect();
+    waits.sort_unstable_by(f64::total_cmp);
+    waits
+}
+
+fn longest_of(burst: &[BurstPacket]) -> f64 {
+    burst.iter().map(|packet| packet.excess).fold(0.0, f64::max)
+}
+
+/// Index of the smallest of `count` sorted values that this share does not exceed.
+fn rank(count: usize, share: f64) -> usize {
+    ((count as f64 * share).ceil() as usize).saturating_sub(1)
 }
 
 fn total_error(bursts: &BurstsBySize, count: usize) -> f64 {

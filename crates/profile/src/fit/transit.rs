@@ -1,4 +1,7 @@
-//! Minimum transit by size, from lone packets.
+//! Minimum transit by size, from lone packets and from those of short bursts.
+//!
+//! No packet passes faster than a lone one. On a machine that sleeps between lone packets, some of a
+//! burst show a smaller delay.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,9 +32,11 @@ impl LoneTransit {
     }
 }
 
-/// The smallest delay of each size, less that of the cable.
+/// The smallest delay of each size, less that of the cable. `bursts` count for sizes of the lone
+/// packets.
 pub(super) fn fit<'a>(
     runs: impl Iterator<Item = &'a MeasuredRun>,
+    bursts: impl Iterator<Item = &'a MeasuredRun>,
     options: &FitOptions,
     parameters: &mut Vec<FittedParameter>,
 ) -> Option<LoneTransit> {
@@ -42,11 +47,22 @@ pub(super) fn fit<'a>(
             by_size.entry(record.size).or_default().push(delay);
         }
     }
+    let mut burst_least: BTreeMap<u32, Duration> = BTreeMap::new();
+    for record in bursts.flat_map(|run| &run.records) {
+        if let Some(delay) = record.delay() {
+            let delay = delay.saturating_sub(options.cable_delay);
+            let least = burst_least.entry(record.size).or_insert(delay);
+            *least = delay.min(*least);
+        }
+    }
     let mut points = Vec::new();
     let (mut noise, mut packets) = (0.0, 0.0_f64);
     for (size, mut delays) in by_size.into_iter().take(TABLE_POINTS_MAX) {
         delays.sort_unstable();
-        let least = *delays.first()?;
+        let lone = *delays.first()?;
+        let least = burst_least
+            .get(&size)
+            .map_or(lone, |least| lone.min(*least));
         let upper = delays[((delays.len() - 1) as f64 * UPPER_SHARE) as usize];
         parameters.push(FittedParameter::identified(
             ParameterKind::Transit { size },

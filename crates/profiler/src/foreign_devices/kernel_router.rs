@@ -3,16 +3,18 @@
 use std::fmt::Write;
 use std::fs;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use host::command;
 use host::progress::{ProgressReporter, SilentProgress};
 use host::run::LabRun;
 use profile::{MeasuredRun, MeasurementPlan};
 
-use crate::device_stand::{DeviceStand, ip};
+use crate::device_stand::DeviceStand;
 
 /// Ports of the router.
 const PORTS: u16 = 3;
+/// Rate of overload that a small machine sends: more than the fastest router forwards at any size.
+const PACKETS_PER_SECOND_MAX: f64 = 150_000.0;
 
 /// Limit of the router's output to port 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +81,15 @@ impl RouterLimit {
         }
     }
 
+    /// Time between the packets of a held-out burst. Behind a policer nothing waits, so packets that come
+    /// faster than an emulator forwards would measure the emulator.
+    const fn burst_gap(self) -> &'static str {
+        match self {
+            RouterLimit::Tbf { .. } => "0s",
+            RouterLimit::Nft { .. } => "20us",
+        }
+    }
+
     /// Bytes that bucket and queue hold.
     fn held_bytes(self) -> f64 {
         match self {
@@ -96,18 +107,7 @@ pub(super) fn measure(
     progress: &dyn ProgressReporter,
 ) -> Result<(MeasurementPlan, Vec<MeasuredRun>)> {
     let stand = DeviceStand::create(lab, "router", PORTS)?;
-    for number in 0..PORTS {
-        ip(&format!(
-            "-n {} address add 198.18.{number}.1/24 dev in{number}",
-            stand.device
-        ))?;
-    }
-    stand.inside("sysctl -qw net.ipv4.ip_forward=1")?;
-    let forwards = stand.inside("cat /proc/sys/net/ipv4/ip_forward")?;
-    ensure!(
-        forwards.trim() == "1",
-        "the kernel does not forward in the router's namespace"
-    );
+    stand.route()?;
     match limit {
         RouterLimit::Tbf { rate, burst, limit } => {
             stand.inside(&format!(
@@ -159,7 +159,7 @@ fn plan(limit: RouterLimit) -> MeasurementPlan {
     );
     for size in [100_u32, 300, 700, 1_100, 1_500] {
         let packets = (overload / f64::from(size)).ceil().max(200.0);
-        let per_second = (3.0 * rate / 8.0 / f64::from(size)).min(60_000.0);
+        let per_second = (3.0 * rate / 8.0 / f64::from(size)).min(PACKETS_PER_SECOND_MAX);
         write!(
             text,
             r#"
@@ -178,6 +178,7 @@ fn plan(limit: RouterLimit) -> MeasurementPlan {
     let burst = (1.3 * limit.held_bytes().min(400_000.0) / 597.0)
         .ceil()
         .max(20.0);
+    let gap = limit.burst_gap();
     let period = 1e6 * burst * 597.0 * 8.0 / (0.9 * rate);
     write!(
         text,
@@ -187,7 +188,8 @@ fn plan(limit: RouterLimit) -> MeasurementPlan {
         purpose = "held-out"
         traffic = [{{ from = [1, 2], to = [0], duration = "5s",
             sizes = [{{ size = "64B", share = 5 }}, {{ size = "576B", share = 2 }}, {{ size = "1500B", share = 3 }}],
-            pattern = {{ kind = "bursts", packets_per_burst = {burst}, period = "{period:.0}us" }} }}]
+            pattern = {{ kind = "bursts", packets_per_burst = {burst}, gap = "{gap}",
+                period = "{period:.0}us" }} }}]
 
         [[experiment]]
         name = "closed-loop TCP"

@@ -38,16 +38,20 @@ pub struct ModelReproduction {
     pub p95_device_us: f64,
     /// Delay of 95 % of the model in the emulator.
     pub p95_model_us: f64,
+    /// Noise of the stamps, by the noisier of the two calibrations.
+    pub noise_us: f64,
 }
 
 impl ModelReproduction {
-    /// Tells whether the loss is within 20 % or 0.05 percentage points, and the delay within 10 %.
+    /// Tells whether the loss is within 20 % or 0.05 percentage points, and the delay within 10 % or the
+    /// noise of the stamps.
     #[must_use]
     pub fn is_near(&self) -> bool {
         let difference = (self.loss_model - self.loss_device).abs();
         let is_loss_near = difference <= LOSS_DIFFERENCE_MAX.max(LOSS_ERROR_MAX * self.loss_device);
-        let delay_error = (self.p95_model_us / self.p95_device_us.max(1e-3) - 1.0).abs();
-        is_loss_near && delay_error <= DELAY_ERROR_MAX
+        let delay_error = (self.p95_model_us - self.p95_device_us).abs();
+        let is_delay_near = delay_error <= self.noise_us.max(DELAY_ERROR_MAX * self.p95_device_us);
+        is_loss_near && is_delay_near
     }
 }
 
@@ -78,8 +82,9 @@ pub(super) fn reproduce(
     let process = stand.emulate(model)?;
     let (again, _) = stand.measure(&plan, &SilentProgress)?;
     process.stop()?;
-    let device = held_out(measured.to_vec(), plan.ports);
-    let emulated = held_out(again, plan.ports);
+    let (device, device_noise) = held_out(measured.to_vec(), plan.ports);
+    let (emulated, emulated_noise) = held_out(again, plan.ports);
+    let noise = device_noise.max(emulated_noise);
     let pairs = device.iter().filter_map(|one| {
         let other = emulated.iter().find(|other| {
             (&other.plan.experiment, other.plan.repetition)
@@ -93,15 +98,19 @@ pub(super) fn reproduce(
             loss_model,
             p95_device_us: p95_device.as_nanos() as f64 / 1e3,
             p95_model_us: p95_model.as_nanos() as f64 / 1e3,
+            noise_us: noise.as_nanos() as f64 / 1e3,
         })
     });
     Ok(pairs.collect())
 }
 
-fn held_out(runs: Vec<MeasuredRun>, ports: u16) -> Vec<MeasuredRun> {
-    let mut runs = CalibratedRuns::new(runs, ports).runs;
+/// The held-out runs, and the noise of their stamps.
+fn held_out(runs: Vec<MeasuredRun>, ports: u16) -> (Vec<MeasuredRun>, Duration) {
+    let calibrated = CalibratedRuns::new(runs, ports);
+    let noise = calibrated.resolution();
+    let mut runs = calibrated.runs;
     runs.retain(|run| run.plan.purpose == ExperimentPurpose::HeldOut);
-    runs
+    (runs, noise)
 }
 
 /// Loss ratio and delay of 95 % of a run; `None` if nothing arrived.
@@ -135,6 +144,7 @@ mod tests {
             loss_model,
             p95_device_us: 100.0,
             p95_model_us,
+            noise_us: 3.0,
         };
         assert!(reproduction(0.1, 0.119, 109.0).is_near());
         assert!(!reproduction(0.1, 0.121, 100.0).is_near());

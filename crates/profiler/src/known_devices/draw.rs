@@ -22,6 +22,8 @@ use vocab::{
 pub(crate) const SIZES: [u64; 12] = [
     64, 90, 128, 200, 300, 430, 512, 700, 900, 1_100, 1_300, 1_500,
 ];
+/// Those of long bursts on one input in real time.
+const INPUT_SIZES: [u64; 4] = [64, 300, 700, 1_500];
 /// Bytes that a burst of overload offers.
 const OVERLOAD_BYTES: u64 = 4_000_000;
 /// Packets of a burst on one input.
@@ -37,6 +39,14 @@ const LOSS_LEAST: Duration = Duration::from_millis(200);
 const LONE_PACKETS: u64 = 40;
 /// A packet of 1500 bytes takes 12 ms on the slowest line.
 const LONE_PPS: f64 = 60.0;
+/// Ports of a short burst in real time: the emulator forwards as a switch, which sends nothing back to
+/// its port. All packets enter by one port, which sends them in one batch.
+const BURST_OUTPUTS: std::ops::Range<u16> = 1..PORTS;
+/// Time between packets of an overload in real time: the fastest line is overloaded by its larger
+/// packets, and a process on a shared core keeps up.
+const OVERLOAD_GAP: Duration = Duration::from_micros(8);
+/// Packets of an overload in real time: half a second, in which pauses of the machine average out.
+const OVERLOAD_PACKETS: u64 = 62_500;
 /// Bursts of each size through noisy ports, and the time between them, in which every line drains.
 const BURSTS: u64 = 25;
 const BURST_PERIOD: Duration = Duration::from_millis(20);
@@ -185,8 +195,8 @@ pub fn plan(gap: &str) -> MeasurementPlan {
     MeasurementPlan::from_toml(&text).expect("the plan is well formed")
 }
 
-/// The plan for ports with noise, which send as fast as they can: the same experiments, with more
-/// packets in the first two. `device` is only asked how long its queue needs
+/// The plan for ports with noise: the same experiments with more packets, short bursts that enter by one
+/// port, and an overload of half a second. `device` is only asked how long its queues need
 /// to drain, as an operator knows the slowest line that he expects; each run waits that long.
 pub(super) fn real_plan(device: &DeviceModel) -> MeasurementPlan {
     let mut plan = plan("0s");
@@ -196,8 +206,17 @@ pub(super) fn real_plan(device: &DeviceModel) -> MeasurementPlan {
         .map_or(1e9, |rate| rate.bits_per_second() as f64);
     let drain =
         Duration::from_secs_f64(8.0 * 1.1 * QUEUE_BYTES_MAX.min(queue_bytes(device)) / rate);
-    plan.loss_after = drain + LOSS_LEAST;
+    // Servers that are slower than the ports hold the packets of a whole run back.
+    let pace = device.servers.as_ref().map_or(Duration::ZERO, |servers| {
+        device.service_time(1_500) / u32::from(servers.count)
+    });
+    let backlog = pace.saturating_sub(OVERLOAD_GAP) * OVERLOAD_PACKETS as u32;
+    plan.loss_after = drain + backlog + LOSS_LEAST;
     for experiment in &mut plan.experiments {
+        if experiment.purpose == ExperimentPurpose::InputOverload {
+            // Each run waits until the queues have drained.
+            experiment.for_each_size = INPUT_SIZES.map(ByteCount::new).to_vec();
+        }
         for traffic in &mut experiment.traffic {
             match (experiment.purpose, &mut traffic.pattern) {
                 (ExperimentPurpose::Transit, pattern) => {
@@ -206,9 +225,31 @@ pub(super) fn real_plan(device: &DeviceModel) -> MeasurementPlan {
                     };
                     traffic.packets = Some(LONE_PACKETS);
                 }
-                (ExperimentPurpose::Contention, TrafficPattern::Bursts { period, .. }) => {
+                (
+                    ExperimentPurpose::Contention,
+                    TrafficPattern::Bursts {
+                        packets_per_burst,
+                        period,
+                        ..
+                    },
+                ) => {
+                    traffic.from = vec![0];
+                    traffic.to = BURST_OUTPUTS.collect();
+                    *packets_per_burst = u32::from(BURST_OUTPUTS.end - BURST_OUTPUTS.start);
                     *period = BURST_PERIOD;
-                    traffic.packets = Some(8 * BURSTS);
+                    traffic.packets = Some(u64::from(*packets_per_burst) * BURSTS);
+                }
+                (
+                    ExperimentPurpose::Overload,
+                    TrafficPattern::Bursts {
+                        packets_per_burst,
+                        gap,
+                        ..
+                    },
+                ) => {
+                    *gap = OVERLOAD_GAP;
+                    *packets_per_burst = OVERLOAD_PACKETS as u32;
+                    traffic.packets = Some(OVERLOAD_PACKETS);
                 }
                 (ExperimentPurpose::InputOverload, _) => {
                     // The emulator forwards as a switch, which sends nothing back to its port.

@@ -7,14 +7,46 @@ use vocab::{DeviceModel, DeviceQueueLimit};
 
 use super::draw::SIZES;
 
+/// Packets of a short burst that meet in the servers, at least.
+const BURST_PACKETS: u32 = 7;
+
+/// Quality of the ports by which a device was measured.
+#[derive(Clone, Copy, Debug)]
+pub struct PortQuality {
+    /// Time between packets of an overload.
+    pub overload_gap: Duration,
+    /// Time between packets of a short burst.
+    pub burst_gap: Duration,
+    /// Noise of the stamps.
+    pub resolution: Duration,
+}
+
+impl PortQuality {
+    /// Ports that send each packet at its time and stamp it to a nanosecond.
+    pub const EXACT: PortQuality = PortQuality {
+        overload_gap: Duration::ZERO,
+        burst_gap: Duration::ZERO,
+        resolution: Duration::from_nanos(1),
+    };
+
+    /// Tells whether a noise is below the time that the largest packet is on the line of `device`, so
+    /// that the packets in its queue can be counted.
+    #[must_use]
+    pub fn can_count_packets(&self, device: &DeviceModel) -> bool {
+        self.resolution <= device.output.serialisation(1_500)
+    }
+}
+
 /// Errors of one fit.
 #[derive(Clone, Copy, Debug)]
 pub struct FitErrors {
     /// Error of the rate, in percent; `None` if the plan did not overload the output.
     pub rate_percent: Option<f64>,
-    /// Greatest error of the transit that exceeds 5 %, in µs; zero if none does.
+    /// Greatest error of the transit that exceeds 5 % and the noise of the stamps, in µs; zero if none
+    /// does.
     pub transit_us: f64,
-    /// The unit of the queue is right; `None` if the plan did not fill the queue.
+    /// The unit of the queue is right; `None` if the plan did not fill the queue, or the stamps are too
+    /// noisy to count its packets.
     pub unit_is_right: Option<bool>,
     /// Error of the queue's size beyond one packet, in percent.
     pub queue_percent: Option<f64>,
@@ -36,7 +68,7 @@ impl FitErrors {
 }
 
 /// Judges `fit` of `device`; `dropped_sizes` is the number of sizes of which the output dropped
-/// packets. The ports send bursts with `gap` between the packets, and stamp within `resolution`.
+/// packets.
 ///
 /// # Panics
 /// When the device has no rate.
@@ -45,13 +77,13 @@ pub fn judge(
     device: &DeviceModel,
     fit: &DeviceFit,
     dropped_sizes: usize,
-    (gap, resolution): (Duration, Duration),
+    quality: PortQuality,
 ) -> FitErrors {
     let true_rate = rate_of(device).expect("each known device has a rate");
     let is_overloaded = |size: &&u64| {
         let pace = device.service_time(**size).as_nanos() as f64
             / f64::from(device.servers.as_ref().map_or(1, |servers| servers.count));
-        let pace = pace.max(gap.as_nanos() as f64);
+        let pace = pace.max(quality.overload_gap.as_nanos() as f64);
         device.output.serialisation(**size).as_nanos() as f64 > 1.05 * pace
     };
     let overloaded = SIZES.iter().filter(is_overloaded).count();
@@ -61,7 +93,9 @@ pub fn judge(
         None => None,
     };
     let is_queue_found = fit.is_identified(ParameterKind::OutputQueue);
-    let (unit_is_right, queue_percent) = if is_queue_found || dropped_sizes >= 2 {
+    let is_queue_judged =
+        quality.can_count_packets(device) && (is_queue_found || dropped_sizes >= 2);
+    let (unit_is_right, queue_percent) = if is_queue_judged {
         let right = is_queue_found && is_same_unit(device, fit.model.output.queue);
         let error = if right {
             queue_error(device, fit.model.output.queue)
@@ -74,21 +108,26 @@ pub fn judge(
     };
     FitErrors {
         rate_percent,
-        transit_us: transit_error(device, &fit.model),
+        transit_us: transit_error(device, &fit.model, quality.resolution),
         unit_is_right,
         queue_percent,
-        servers_are_right: (longest_wait(device, gap) > 3 * resolution).then(|| {
-            device.servers.as_ref().map(|servers| servers.count)
-                == fit.model.servers.as_ref().map(|servers| servers.count)
-        }),
+        servers_are_right: (longest_wait(device, quality.burst_gap) > 3 * quality.resolution).then(
+            || {
+                device.servers.as_ref().map(|servers| servers.count)
+                    == fit.model.servers.as_ref().map(|servers| servers.count)
+            },
+        ),
     }
 }
 
-/// Longest wait for a server in a burst of eight packets of 1500 bytes.
+/// Longest wait for a server in a short burst of packets of 1500 bytes.
 fn longest_wait(device: &DeviceModel, gap: Duration) -> Duration {
-    let count = device.servers.as_ref().map_or(8, |servers| servers.count);
+    let count = device
+        .servers
+        .as_ref()
+        .map_or(BURST_PACKETS as u16, |servers| servers.count);
     let mut free = vec![Duration::ZERO; usize::from(count)];
-    (0..8)
+    (0..BURST_PACKETS)
         .map(|number| {
             let sent = gap * number;
             let server = free.iter_mut().min().expect("there is a server");
@@ -104,13 +143,15 @@ fn rate_of(model: &DeviceModel) -> Option<f64> {
     model.output.rate.map(|rate| rate.bits_per_second() as f64)
 }
 
-/// Greatest error in µs, at sizes between those of the plan as well; errors within 5 % are none.
-fn transit_error(device: &DeviceModel, fitted: &DeviceModel) -> f64 {
+/// Greatest error in µs, at sizes between those of the plan as well; errors within 5 % or the noise are
+/// none.
+fn transit_error(device: &DeviceModel, fitted: &DeviceModel, noise: Duration) -> f64 {
+    let noise = noise.as_nanos() as f64;
     (64..=1_500)
         .map(|size| {
             let truth = device.transit.at(size).as_nanos() as f64;
             let error = (fitted.transit.at(size).as_nanos() as f64 - truth).abs();
-            if error <= 0.05 * truth {
+            if error <= noise.max(0.05 * truth) {
                 0.0
             } else {
                 error / 1e3

@@ -25,7 +25,7 @@ use crate::device_stand::DeviceStand;
 use crate::fitting::CalibratedRuns;
 use crate::measurement::MeasurementResult;
 use crate::virtual_device::virtual_runs;
-use judge::{FitErrors, judge};
+use judge::{FitErrors, PortQuality, judge};
 
 /// Figures of many draws.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -48,14 +48,31 @@ pub struct KnownDeviceFigures {
     pub queues_judged: usize,
     /// Devices whose servers are judged.
     pub servers_judged: usize,
+    /// Devices whose queue is not judged, because the noise of the stamps is longer than a packet of
+    /// 1500 bytes on their line.
+    pub queues_void: usize,
+    /// Devices that are not judged at all, with the reason.
+    pub void: Vec<String>,
     /// Median of the noise of the stamps, by the calibration over a cable.
     pub calibration_noise_us: f64,
     /// Devices that could not be fitted, with the reason; they count as wrong in everything.
     pub unfitted: Vec<String>,
 }
 
-/// A draw that was measured: the errors, and the noise of the stamps.
-type JudgedDraw = (Result<FitErrors>, Duration);
+/// Measurements of a device in real time until one counts.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// A draw that was measured.
+#[derive(Debug)]
+struct JudgedDraw {
+    errors: Result<FitErrors>,
+    /// Noise of the stamps.
+    noise: Duration,
+    /// The noise hides the packets of the queue.
+    is_queue_void: bool,
+    /// Reason why the measurement says nothing about the device.
+    void: Option<String>,
+}
 
 /// Measures and fits the devices of these seeds in virtual time.
 #[must_use]
@@ -70,8 +87,8 @@ pub fn in_virtual_time(seeds: Range<u64>, progress: &dyn ProgressReporter) -> Kn
         }
         let device = draw::device(seed);
         let runs = virtual_runs(&plan, &device).collect();
-        let noise = Duration::from_nanos(1);
-        Some((judged(&device, runs, (Duration::ZERO, noise)), noise))
+        let calibrated = CalibratedRuns::new(runs, device.ports);
+        Some(judged(&device, &calibrated, PortQuality::EXACT))
     });
     figures(draws)
 }
@@ -96,26 +113,47 @@ pub fn in_real_time(
             break;
         }
         let device = draw::device(seed);
-        let process = stand.emulate(&device)?;
-        let plan = draw::real_plan(&device);
-        let (runs, result) = stand
-            .measure(&plan, &SilentProgress)
-            .with_context(|| format!("known device {seed}"))?;
-        process.stop()?;
-        let calibrated = CalibratedRuns::new(runs, device.ports);
-        let noise = calibrated.resolution();
-        let quality = (sending_gap(&result), noise);
-        let errors = judged_of(&device, &calibrated, quality);
-        if let Ok(errors) = &errors {
+        let mut draw = measured(&stand, &device)?;
+        for _ in 1..ATTEMPTS_MAX {
+            if draw.void.is_none() && !draw.is_queue_void || kernel::interrupted() {
+                break;
+            }
+            draw = measured(&stand, &device)?;
+        }
+        if let Ok(errors) = &draw.errors {
             progress.note(&format!("known device {seed}: {errors:?}"));
         }
-        draws.push((errors, noise));
+        draws.push(draw);
     }
     Ok(figures(draws.into_iter()))
 }
 
-/// Time between packets of a burst, by the fastest run of overload.
-fn sending_gap(result: &MeasurementResult) -> Duration {
+/// Runs `device` in the emulator, and measures and judges it.
+fn measured(stand: &DeviceStand<'_>, device: &DeviceModel) -> Result<JudgedDraw> {
+    let process = stand.emulate(device)?;
+    let plan = draw::real_plan(device);
+    let (runs, result) = stand
+        .measure(&plan, &SilentProgress)
+        .with_context(|| device.name.clone())?;
+    let lost = process.stop_emulation()?;
+    let calibrated = CalibratedRuns::new(runs, device.ports);
+    let quality = PortQuality {
+        overload_gap: overload_gap(&result),
+        burst_gap: burst_gap(&calibrated.runs),
+        resolution: calibrated.resolution(),
+    };
+    let mut draw = judged(device, &calibrated, quality);
+    if lost > 0 {
+        draw.void = Some(format!(
+            "{}: the emulator lost {lost} packets outside the model, as the machine is too busy",
+            device.name
+        ));
+    }
+    Ok(draw)
+}
+
+/// Time between packets of an overload, by its fastest run.
+fn overload_gap(result: &MeasurementResult) -> Duration {
     let fastest = result
         .runs
         .iter()
@@ -125,23 +163,30 @@ fn sending_gap(result: &MeasurementResult) -> Duration {
     Duration::from_secs_f64(1.0 / fastest)
 }
 
-fn judged(
-    device: &DeviceModel,
-    runs: Vec<MeasuredRun>,
-    quality: (Duration, Duration),
-) -> Result<FitErrors> {
-    judged_of(device, &CalibratedRuns::new(runs, device.ports), quality)
+/// Median time between packets of a short burst.
+fn burst_gap(runs: &[MeasuredRun]) -> Duration {
+    let mut gaps: Vec<Duration> = runs
+        .iter()
+        .filter(|run| run.plan.purpose == ExperimentPurpose::Contention)
+        .flat_map(|run| run.records.windows(2))
+        // A burst has one packet for each output.
+        .filter(|pair| pair[1].output > pair[0].output)
+        .map(|pair| pair[1].sent.since(pair[0].sent))
+        .collect();
+    gaps.sort_unstable();
+    gaps.get(gaps.len() / 2).copied().unwrap_or_default()
 }
 
-fn judged_of(
-    device: &DeviceModel,
-    runs: &CalibratedRuns,
-    quality: (Duration, Duration),
-) -> Result<FitErrors> {
+fn judged(device: &DeviceModel, runs: &CalibratedRuns, quality: PortQuality) -> JudgedDraw {
     let fit = runs
         .fit("fitted", ModelFamily::Full)
-        .with_context(|| device.name.clone())?;
-    Ok(judge(device, &fit, dropped_sizes(&runs.runs), quality))
+        .with_context(|| device.name.clone());
+    JudgedDraw {
+        errors: fit.map(|fit| judge(device, &fit, dropped_sizes(&runs.runs), quality)),
+        noise: quality.resolution,
+        is_queue_void: !quality.can_count_packets(device),
+        void: None,
+    }
 }
 
 /// Number of sizes of which the output dropped packets; the drawn devices have no input queues.
@@ -161,10 +206,15 @@ fn figures(draws: impl Iterator<Item = JudgedDraw>) -> KnownDeviceFigures {
     let mut figures = KnownDeviceFigures::default();
     let (mut rates, mut transits, mut queues) = (Vec::new(), Vec::new(), Vec::new());
     let (mut units, mut servers, mut noises) = (Vec::new(), Vec::new(), Vec::new());
-    for (errors, noise) in draws {
+    for draw in draws {
+        noises.push(draw.noise.as_nanos() as f64 / 1e3);
+        if let Some(reason) = draw.void {
+            figures.void.push(reason);
+            continue;
+        }
         figures.draws += 1;
-        noises.push(noise.as_nanos() as f64 / 1e3);
-        let errors = errors.unwrap_or_else(|error| {
+        figures.queues_void += usize::from(draw.is_queue_void);
+        let errors = draw.errors.unwrap_or_else(|error| {
             figures.unfitted.push(format!("{error:#}"));
             FitErrors::all_wrong()
         });
@@ -205,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unfitted_device_counts_as_wrong() {
+    fn unfitted_is_wrong_and_void_does_not_count() {
         let right = FitErrors {
             rate_percent: Some(0.1),
             transit_us: 0.0,
@@ -214,9 +264,16 @@ mod tests {
             servers_are_right: None,
         };
         let noise = Duration::from_micros(3);
+        let draw = |errors, void: Option<&str>| JudgedDraw {
+            errors,
+            noise,
+            is_queue_void: false,
+            void: void.map(str::to_owned),
+        };
         let draws = [
-            (Ok(right), noise),
-            (Err(anyhow::anyhow!("no packet")), noise),
+            draw(Ok(right), None),
+            draw(Err(anyhow::anyhow!("no packet")), None),
+            draw(Ok(right), Some("a busy machine")),
         ];
         let figures = figures(draws.into_iter());
         assert_eq!((figures.draws, figures.servers_judged), (2, 1));
@@ -224,5 +281,6 @@ mod tests {
         assert!((figures.rate_error_p95_percent - 100.0).abs() < 1e-12);
         assert!((figures.calibration_noise_us - 3.0).abs() < 1e-12);
         assert_eq!(figures.unfitted, ["no packet"]);
+        assert_eq!(figures.void, ["a busy machine"]);
     }
 }

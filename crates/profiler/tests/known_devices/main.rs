@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use host::progress::SilentProgress;
-use profile::{MeasuredRun, MeasurementPlan};
+use profile::{MeasuredRun, MeasurementPlan, ParameterKind};
 use profiler::known_devices::{self, KnownDeviceFigures, draw, judge};
 use profiler::{CalibratedRuns, ModelFamily, virtual_runs};
 use vocab::{DeviceModel, SeededRandom};
@@ -55,6 +55,7 @@ fn two_hundred_known_devices_are_found_again() {
 fn noise_of_the_ports_is_tolerated() {
     let noise = Duration::from_micros(1);
     let (mut judged, mut near) = (0, 0);
+    let (mut queues, mut units) = (0, 0);
     for seed in 0..10 {
         let device = draw::device(seed);
         let mut runs = measure(&draw::plan("1us"), &device);
@@ -66,11 +67,31 @@ fn noise_of_the_ports_is_tolerated() {
         let runs = CalibratedRuns::new(runs, device.ports);
         let fit = runs.fit("fitted", ModelFamily::Full).unwrap();
         let dropped = known_devices::dropped_sizes(&runs.runs);
-        let errors = judge::judge(&device, &fit, dropped, (noise, noise));
-        println!("seed {seed}: {errors:?}");
+        let errors = judge::judge(
+            &device,
+            &fit,
+            dropped,
+            judge::PortQuality {
+                overload_gap: noise,
+                burst_gap: noise,
+                resolution: noise,
+            },
+        );
+        println!(
+            "seed {seed}: {errors:?} {:?} {:?} {:?}",
+            device.output.queue,
+            fit.model.output.queue,
+            fit.parameter(ParameterKind::OutputQueue)
+        );
         judged += usize::from(errors.rate_percent.is_some());
         near += usize::from(errors.rate_percent.is_some_and(|error| error <= 1.0));
+        queues += usize::from(errors.unit_is_right.is_some());
+        units += usize::from(errors.unit_is_right == Some(true));
     }
+    assert!(
+        queues >= 8 && units * 10 >= queues * 9,
+        "{units} of {queues}"
+    );
     assert!(judged >= 5 && near * 2 >= judged, "{near} of {judged}");
 }
 
