@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use host::progress::ProgressReporter;
+use host::progress::{ProgressReporter, SilentProgress};
 use host::run::LabRun;
 use profile::{
     ExperimentPlan, ExperimentPurpose, MeasurementPlan, MeasurementSubject, SizeShare,
@@ -13,6 +13,7 @@ use profile::{
 use serde_json::{Value, json};
 use vocab::ByteCount;
 
+use crate::captured_flows;
 use crate::foreign_devices::{
     self, ForeignComparison, ForeignKind, ForeignResult, ModelReproduction,
 };
@@ -45,6 +46,8 @@ pub struct BenchmarkSettings {
     pub known_devices_real_time: u64,
     /// Foreign devices in virtual time; zero leaves out all foreign devices.
     pub foreign_devices: u64,
+    /// Compares TCP flows with captures.
+    pub compares_flows: bool,
 }
 
 /// Results of the benchmark.
@@ -59,6 +62,10 @@ pub struct BenchmarkResult {
     /// JSON object with the figures.
     pub document: Value,
 }
+
+/// Numbers of TCP flows that are compared with captures, and the time for which they send.
+const TCP_FLOWS: [u32; 2] = [100, 2_000];
+const TCP_DURATION: Duration = Duration::from_secs(10);
 
 /// First seeds of the draws; tests use others.
 const KNOWN_SEED: u64 = 1_000;
@@ -120,6 +127,17 @@ pub fn run(
             Ok(known) => figures["known_devices_real_time"] = json!(known),
             Err(error) => failures.push(format!("known devices in real time: {error:#}")),
         }
+    }
+    if settings.compares_flows {
+        let mut compared = Vec::new();
+        for flows in TCP_FLOWS {
+            progress.step(0.0, &format!("{flows} TCP flows"));
+            match captured_flows::compare(lab, flows, TCP_DURATION, &SilentProgress) {
+                Ok(figures) => compared.push(figures),
+                Err(error) => failures.push(format!("{flows} TCP flows: {error:#}")),
+            }
+        }
+        figures["tcp_flows"] = json!(compared);
     }
     let mut foreign = Vec::new();
     if settings.foreign_devices > 0 {

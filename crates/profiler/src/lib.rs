@@ -15,6 +15,7 @@
 
 pub mod benchmark;
 mod cable;
+pub mod captured_flows;
 mod clock;
 mod device_stand;
 mod figures;

@@ -9,6 +9,8 @@
 //! without it each says so on standard error, and passes. They run one at a time.
 
 #![allow(clippy::unwrap_used)]
+// A report for people.
+#![allow(clippy::disallowed_macros)]
 
 use std::fs;
 use std::io::Write;
@@ -21,6 +23,7 @@ use host::rootless::UserNamespaceMembership;
 use host::run::LabRun;
 use host::{ProgramEnvironment, command, kernel};
 use profiler::benchmark::{self, BenchmarkSettings};
+use profiler::captured_flows;
 use profiler::{MeasurementPlan, MeasurementSettings, PortLocation, measure, report};
 use serde_json::Value;
 
@@ -278,6 +281,33 @@ fn two_measurements_on_one_interface_are_refused() {
     assert!(error.contains("a profiler measures through it"), "{error}");
 }
 
+#[test]
+fn flows_agree_with_captures_of_the_router() {
+    let Some(_turn) = turn("flows_agree_with_captures_of_the_router") else {
+        return;
+    };
+    if command::find("tcpdump").is_none() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped flows_agree_with_captures_of_the_router: it needs tcpdump"
+        );
+        return;
+    }
+    let figures =
+        captured_flows::compare(&lab(), 100, Duration::from_secs(3), &SilentProgress).unwrap();
+    println!("{figures:#?}");
+    assert_eq!(figures.missed_by_captures, 0, "{figures:#?}");
+    assert_eq!(figures.captured_flows, 100);
+    assert_eq!(figures.recorded_packets, figures.captured_packets);
+    assert!(figures.captured_packets > 5_000, "{figures:#?}");
+    assert!(figures.loss_ratio > 0.001, "{figures:#?}");
+    assert!(
+        figures.flow_goodput_error_max_percent < 1e-9,
+        "{figures:#?}"
+    );
+    assert!(figures.flow_loss_error_max < 1e-9, "{figures:#?}");
+}
+
 /// Prints what the ports of this machine hold. It takes half a minute and a quiet machine.
 #[test]
 #[ignore = "a measurement, which needs a quiet machine"]
@@ -291,6 +321,7 @@ fn rate_of_the_ports_is_measured() {
         known_devices: 0,
         known_devices_real_time: 0,
         foreign_devices: 0,
+        compares_flows: false,
     };
     let result = benchmark::run(&lab(), settings, &SilentProgress).unwrap();
     println!(

@@ -23,7 +23,8 @@ use crate::progress::progress;
 
 /// Measures the device profiler over a veth cable: the packets of 92 bytes per second that it sends,
 /// receives and records, its own losses, and the delay of the cable. Then measures known devices, in
-/// virtual and in real time, and foreign devices, and compares the fitted models with them.
+/// virtual and in real time, and foreign devices, and compares the fitted models with them; and
+/// compares the goodput and the loss of TCP flows with captures.
 #[derive(Debug, Args)]
 pub(crate) struct BenchProfile {
     /// Sets the packets per second to send.
@@ -41,6 +42,9 @@ pub(crate) struct BenchProfile {
     /// Sets the number of foreign devices in virtual time; 0 leaves out those in real time as well.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     foreign: u32,
+    /// Leaves out the TCP flows that are compared with captures of tcpdump.
+    #[arg(long)]
+    without_flows: bool,
     /// Writes the models of the foreign devices to this directory, which exists.
     #[arg(long, value_name = "DIR")]
     models: Option<PathBuf>,
@@ -66,6 +70,7 @@ impl BenchProfile {
             known_devices: self.known.into(),
             known_devices_real_time: self.known_real_time.into(),
             foreign_devices: self.foreign.into(),
+            compares_flows: !self.without_flows,
         };
         let measured = benchmark::run(&lab, settings, &display);
         display.finish();
@@ -117,6 +122,17 @@ fn write_figure(out: &mut impl Write, name: &str, value: &Value) -> io::Result<(
                     row["loss_model"].as_f64().unwrap_or(f64::NAN),
                     row["p95_device_us"].as_f64().unwrap_or(f64::NAN),
                     row["p95_model_us"].as_f64().unwrap_or(f64::NAN)
+                )?;
+            }
+            Ok(())
+        }
+        Value::Array(rows) if name == "tcp_flows" => {
+            writeln!(out, "{name}: greatest errors of a flow, by captures")?;
+            for row in rows {
+                writeln!(
+                    out,
+                    "  {} flows: goodput {} %, loss {}",
+                    row["flows"], row["flow_goodput_error_max_percent"], row["flow_loss_error_max"]
                 )?;
             }
             Ok(())

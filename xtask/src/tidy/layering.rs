@@ -79,7 +79,10 @@ const MAY_USE: [(&str, &[&str]); 25] = [
     ),
     ("emulator", &["vocab", "emulate", "host", "capture"]),
     ("tester", &["vocab", "measure", "host"]),
-    ("profiler", &["vocab", "profile", "emulate", "host"]),
+    (
+        "profiler",
+        &["vocab", "profile", "emulate", "host", "capture"],
+    ),
     (
         "lab",
         &[
