@@ -8,7 +8,7 @@
 
 use std::cell::Cell;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use host::kernel;
@@ -171,6 +171,7 @@ pub fn measure(
             runs: runs.len(),
             behind,
             whole,
+            started: Instant::now(),
             packets: Cell::new(0),
         };
         let outcome = ports.and_then(|ports| execute(ports, run, records.as_mut(), &observer));
@@ -402,6 +403,7 @@ struct RunWatch<'a> {
     runs: usize,
     behind: Duration,
     whole: Duration,
+    started: Instant,
     packets: Cell<u64>,
 }
 
@@ -409,9 +411,7 @@ impl RunObserver for RunWatch<'_> {
     fn sent(&self, packets: u64) -> bool {
         if packets >= self.packets.get() {
             self.packets.set(packets + 1);
-            let planned: Option<u64> = self.run.traffic.iter().map(|one| one.packets).sum();
-            let share = planned.map_or(0.0, |planned| packets as f64 / planned.max(1) as f64);
-            let here = expected_time(self.run).mul_f64(share.min(1.0));
+            let here = self.started.elapsed().min(expected_time(self.run));
             let done = (self.behind + here).as_secs_f64();
             let left = self.whole.saturating_sub(self.behind + here);
             let text = format!(

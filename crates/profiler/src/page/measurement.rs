@@ -58,8 +58,9 @@ fn write_list(out: &mut String, title: &str, sentences: &[Value]) -> Result<()> 
 }
 
 fn write_cells(out: &mut String, cells: &[Value]) -> Result<()> {
-    *out += "<h2>Delays and losses</h2>\n<table><thead><tr><th class=\"text\">experiment</th>\
-             <th class=\"text\">path</th><th>bytes</th><th>sent/s</th><th>p5 µs</th><th>mean µs</th>\
+    *out += "<h2>Delays and losses</h2>\n<div class=\"scroll\"><table><thead><tr>\
+             <th class=\"name\">experiment</th><th class=\"name\">path</th><th>bytes</th>\
+             <th>sent/s</th><th>p5 µs</th><th>mean µs</th>\
              <th>p95 µs</th><th>mean less cable µs</th><th>loss %</th><th>own loss %</th>\
              <th>void runs</th></tr></thead><tbody>\n";
     for cell in cells {
@@ -75,15 +76,15 @@ fn write_cells(out: &mut String, cells: &[Value]) -> Result<()> {
         ];
         writeln!(
             out,
-            "<tr><td class=\"text\">{}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td>{}</tr>",
+            "<tr><td class=\"name\">{}</td><td class=\"name\">{}</td><td>{}</td><td>{}</td>{}</tr>",
             escape(&text(&cell["experiment"])),
             escape(&text(&cell["subject"])),
-            text(&cell["size_bytes"]),
-            number(&cell["sent_pps"], 1.0, 0),
+            grouped(&cell["size_bytes"]),
+            grouped(&cell["sent_pps"]),
             columns(&figures),
         )?;
     }
-    *out += "</tbody></table>\n";
+    *out += "</tbody></table></div>\n";
     Ok(())
 }
 
@@ -94,8 +95,8 @@ fn write_published(out: &mut String, published: &Value) -> Result<()> {
         write!(
             out,
             "<h2>Beside the published figures</h2>\n<p>{}. The cable was a cross-over cable, the device \
-             a Cisco 3660.</p>\n<table><thead><tr><th>bytes</th><th>packets/s</th>\
-             <th class=\"text\">path</th><th>p5 µs published</th><th>here</th>\
+             a Cisco 3660.</p>\n<div class=\"scroll\"><table><thead><tr><th class=\"name\">path</th>\
+             <th>bytes</th><th>packets/s</th><th>p5 µs published</th><th>here</th>\
              <th>mean µs published</th><th>here</th><th>p95 µs published</th><th>here</th></tr>\
              </thead><tbody>\n",
             escape(&text(&published["source"]))
@@ -112,21 +113,22 @@ fn write_published(out: &mut String, published: &Value) -> Result<()> {
             ];
             writeln!(
                 out,
-                "<tr><td>{}</td><td>{}</td><td class=\"text\">{}</td>{}</tr>",
-                text(&row["size_bytes"]),
-                number(&row["rate_pps"], 1.0, 0),
+                "<tr><td class=\"name\">{}</td><td>{}</td><td>{}</td>{}</tr>",
                 escape(&text(&row["subject"])),
+                grouped(&row["size_bytes"]),
+                grouped(&row["rate_pps"]),
                 columns(&figures),
             )?;
         }
-        *out += "</tbody></table>\n";
+        *out += "</tbody></table></div>\n";
     }
     let losses = rows(&published["tcp_loss"]);
     if losses.is_empty() {
         return Ok(());
     }
-    *out += "<h2>Loss of the TCP connections</h2>\n<table><thead><tr><th class=\"text\">connections</th>\
-             <th class=\"text\">path</th><th>loss %</th></tr></thead><tbody>\n";
+    *out += "<h2>Loss of the TCP connections</h2>\n<div class=\"scroll\"><table><thead><tr>\
+             <th class=\"name\">connections</th><th class=\"name\">path</th><th>loss %</th></tr>\
+             </thead><tbody>\n";
     let then = rows(&published["published_tcp_loss"]).iter().map(|row| {
         let connections = format!("published, {}", text(&row["tcp"]));
         (connections, text(&row["path"]), percent(&row["loss_ratio"]))
@@ -139,12 +141,12 @@ fn write_published(out: &mut String, published: &Value) -> Result<()> {
     for (connections, path, loss) in then.chain(now) {
         writeln!(
             out,
-            "<tr><td class=\"text\">{}</td><td class=\"text\">{}</td><td>{loss}</td></tr>",
+            "<tr><td class=\"name\">{}</td><td class=\"name\">{}</td><td>{loss}</td></tr>",
             escape(&connections),
             escape(&path)
         )?;
     }
-    *out += "</tbody></table>\n";
+    *out += "</tbody></table></div>\n";
     Ok(())
 }
 
@@ -163,6 +165,20 @@ fn percent(ratio: &Value) -> String {
     number(ratio, 100.0, 4)
 }
 
+/// A whole number with separators between the thousands.
+fn grouped(value: &Value) -> String {
+    let digits = number(value, 1.0, 0);
+    let length = digits.chars().count();
+    let mut grouped = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (length - position).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
 /// A number times a factor; "–" if it was not measured or not published.
 fn number(value: &Value, factor: f64, places: usize) -> String {
     value.as_f64().map_or_else(
@@ -176,5 +192,18 @@ fn text(value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Null => "–".to_owned(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn thousands_are_separated() {
+        let shown = [json!(92), json!(9_999.7), json!(1_234_567), json!(null)].map(|n| grouped(&n));
+        assert_eq!(shown, ["92", "10,000", "1,234,567", "–"]);
     }
 }

@@ -20,6 +20,8 @@ const PAGE_STYLE: &str = "
 svg.narrow { display: none; }
 h2, h3 { break-after: avoid; } figure { margin: 0.6rem 0; break-inside: avoid; }
 td.text, th.text { text-align: left; overflow-wrap: break-word; min-width: 6.5em; }
+td.name, th.name { text-align: left; white-space: nowrap; }
+.scroll { overflow-x: auto; }
 @media (max-width: 760px) { table { font-size: 0.72rem; } th, td { padding: 0.15rem 0.2rem; } }
 .key { display: inline-block; width: 1.2em; height: 0.7em; margin: 0 0.3em 0 0.9em; }
 .key:first-child { margin-left: 0; }
