@@ -336,7 +336,7 @@ fn slow_link_bounds_data_read_ahead() {
         let answered = share.server.borrow().answered_bytes();
         ahead_most = ahead_most.max(answered - share.heard as u64);
     }
-    let limit = WINDOW_BYTES + UNSENT_BYTES + 2 * u64::from(READ);
+    let limit = WINDOW_BYTES + UNSENT_BYTES + u64::from(READ);
     assert!(ahead_most > u64::from(READ), "{ahead_most}");
     assert!(ahead_most <= limit, "{ahead_most}");
     // Another request waits for what the server has sent ahead, and not for the rest of the file.
