@@ -31,12 +31,6 @@ const BUFFER_MAX: usize = 0x7fff;
 pub(super) const EVENTS_MAX: usize = 4096;
 /// Requests of a script that wait for their answers. The far machine promises one after the other.
 const PROMISED_MAX: usize = 64;
-/// Answers of a lane that are reported one by one when the client takes them: the far half's limit for
-/// the lane doubles with each of them, up to [`LANE_MAX`](super::LANE_MAX).
-const REPORTED_ALONE: u32 = 8;
-/// Later answers of a lane that are reported together. Each report costs a packet, and that many answers
-/// are a small part of the lane's limit.
-const REPORTED_TOGETHER: u32 = 8;
 /// The age at which an answer of a script is out of date. A program makes the calls of one action
 /// without a pause; a user who thinks in between gets the server's present answer.
 const SCRIPT_AGE_MAX: Duration = Duration::from_secs(5);
@@ -831,18 +825,15 @@ impl NearContext {
         }
     }
 
-    /// The lane and the number of answers that the client has taken of it, after it took one, if the
-    /// far half is told now. A lane that is over ends with its last answer.
+    /// The lane and the number of answers that the client has taken of it, after it took one. A
+    /// lane that is over ends with its last answer.
     fn delivered(&mut self, handle: u32) -> Option<(LaneId, u32)> {
         let lane = self.lanes.get(&handle)?;
         let delivered = (lane.id, lane.delivered);
-        let is_last = lane.is_over && lane.answers.is_empty();
-        let is_early = lane.delivered <= REPORTED_ALONE || handle == SCRIPT_HANDLE;
-        let is_due = lane.delivered.is_multiple_of(REPORTED_TOGETHER);
-        if is_last {
+        if lane.is_over && lane.answers.is_empty() {
             self.lanes.remove(&handle);
         }
-        (is_last || is_early || is_due).then_some(delivered)
+        Some(delivered)
     }
 
     fn stop_waiting_for_ended_lane(&mut self) {
