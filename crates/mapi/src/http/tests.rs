@@ -540,7 +540,7 @@ fn other_first_request_leaves_the_connection_to_http() {
 }
 
 #[test]
-fn carried_mapi_passes_where_the_far_node_has_none() {
+fn carried_mapi_passes_without_the_far_accelerator() {
     let mut world = HttpWorld::carried_by_http(server_with(LENGTH), false);
     let stream = open_by_first_request(&mut world);
     let data = [world.read_on(0, stream), world.read_on(0, stream)].concat();
