@@ -3,7 +3,7 @@
 //! The `input` hook sees intercepted connections, the `output` hook the answers, and `forward` only
 //! bypassed ones.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{InterceptionLab, SERVER, SERVER_IPV6, text, within};
 
@@ -12,6 +12,9 @@ const IPV6: &str = "2001:2:0:1::2 200000";
 /// The time within which everything works directly after a packet filter has begun to drop: three
 /// seconds, and more on a busy machine.
 const DIRECT_WITHIN: Duration = Duration::from_secs(20);
+/// The time within which a server that failed is intercepted again: the longest bypass that the tests cause, and
+/// more on a busy machine.
+const REACHED_WITHIN: Duration = Duration::from_secs(90);
 /// The milliseconds that a client waits whose SYNs are dropped for as long as [`DIRECT_WITHIN`] at most.
 const PATIENT: &str = "40000";
 /// Shorter than a client waits before it repeats a SYN (1 s).
@@ -25,7 +28,6 @@ pub(super) fn near_input(lab: &mut InterceptionLab) {
     reach_servers(lab);
     assert_eq!(problems_of(lab, "near"), "", "before there is a filter");
     lab.set("near", &["nft", INPUT_DROP]);
-    let started = Instant::now();
     let found = problems_of(lab, "near");
     for part in [
         "198.18.2.1:445",
@@ -38,7 +40,6 @@ pub(super) fn near_input(lab: &mut InterceptionLab) {
     ] {
         assert!(found.contains(part), "no {part} in {found}");
     }
-    assert!(started.elapsed() < Duration::from_secs(9), "{found}");
 
     let before = lab.flows_total("near");
     assert_eq!(lab.fetch(SERVER), IPV4, "its second SYN passes by");
@@ -322,11 +323,25 @@ fn blocked(lab: &InterceptionLab, site: &str) -> Vec<String> {
         .collect()
 }
 
-/// Clients of servers that were reached are accepted at once: their SYNs go to the listener from the
-/// LAN side. Those of others are let in by the loopback device, which most packet filters accept.
+/// Reaches both servers through the node. Clients of servers that were reached are accepted at once: their
+/// SYNs go to the listener from the LAN side. Those of others are let in by the loopback device, which most
+/// packet filters accept. An earlier test may have left a server bypassed for a while.
 fn reach_servers(lab: &InterceptionLab) {
-    assert_eq!(lab.fetch(SERVER), IPV4);
-    assert_eq!(lab.fetch(SERVER_IPV6), IPV6);
+    reload(lab, "near");
+    for (server, answer, set, element) in [
+        (SERVER, IPV4, "reached4", "198.18.2.2 . 8080"),
+        (SERVER_IPV6, IPV6, "reached6", "2001:2:0:2::2 . 8080"),
+    ] {
+        within(REACHED_WITHIN, || {
+            let before = lab.flows_total("near");
+            assert_eq!(lab.fetch(server), answer);
+            lab.flows_total("near") > before
+        });
+        let list = ["nft", "list", "set", "inet", "trunkline_near", set];
+        within(REACHED_WITHIN, || {
+            text(&lab.inside("near", &list)).contains(element)
+        });
+    }
 }
 
 fn reload(lab: &InterceptionLab, site: &str) {
@@ -335,7 +350,7 @@ fn reload(lab: &InterceptionLab, site: &str) {
 }
 
 /// Replaces the lines beside the mode in `[intercept]` of a site.
-fn with_intercept(lab: &InterceptionLab, site: &str, lines: &str) {
+pub(super) fn with_intercept(lab: &InterceptionLab, site: &str, lines: &str) {
     let text = std::fs::read_to_string(lab.config(site)).unwrap();
     let mode = "mode = \"transparent\"\n";
     let (before, rest) = text.split_once(mode).unwrap();
