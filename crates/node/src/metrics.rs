@@ -98,6 +98,18 @@ const NODE: &[MetricRow] = &[
         "/interception/syns_lost",
     ),
     (
+        "trunkline_surviving_connections",
+        "gauge",
+        "Connections of the ports in [intercept.reset_surviving] that bypass the node now.",
+        "/interception/surviving/passing",
+    ),
+    (
+        "trunkline_surviving_connections_reset_total",
+        "counter",
+        "Connections that the node reset, so that they connect again through the node.",
+        "/interception/surviving/reset",
+    ),
+    (
         "trunkline_lan_bytes_total",
         "counter",
         "Bytes of the hosts in flows that sessions carried.",

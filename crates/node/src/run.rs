@@ -480,6 +480,7 @@ impl Node {
         rules.intercept = InterceptConfig {
             only_marked: config.intercept.only_marked,
             rules: config.intercept.rules.clone(),
+            reset_surviving: config.intercept.reset_surviving.clone(),
             ..self.config.intercept.clone()
         };
         // Only a configuration that switches interception off, which takes a restart, may have no LAN side.

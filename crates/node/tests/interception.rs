@@ -28,6 +28,8 @@ use node::pairing::PinDirectory;
 
 #[path = "interception/firewall.rs"]
 mod firewall;
+#[path = "interception/surviving.rs"]
+mod surviving;
 
 /// The reload request of tests, which remove the peers and restrictions that they have added.
 const RELOAD: node::admin::AdminRequest = node::admin::AdminRequest::Reload {
@@ -44,6 +46,11 @@ fn main() -> ExitCode {
         ["node", "run", config, ..] => run_node(Path::new(config)),
         ["node", "watchdog", name, ..] => watch(name, &arguments),
         ["serve", port] => serve(port.parse().unwrap()),
+        ["echo", port] => surviving::echo(port.parse().unwrap()),
+        ["mount", server, pause_ms] => {
+            let pause = Duration::from_millis(pause_ms.parse().unwrap());
+            surviving::mount(server.parse().unwrap(), pause);
+        }
         ["fetch", server, patience_ms] => {
             let patience = Duration::from_millis(patience_ms.parse().unwrap());
             return fetch(server.parse().unwrap(), patience);
@@ -320,6 +327,10 @@ fn run_tests(words: &[&str]) -> ExitCode {
         (
             "a_handshake_that_began_here_ends_here",
             handshake_before_a_bypass,
+        ),
+        (
+            "idle_connections_older_than_the_node_are_reset_once",
+            surviving::idle_connections,
         ),
         ("rules_that_somebody_removed_come_back", removed_rules),
         ("a_stopped_node_leaves_nothing_behind", stopped_node),

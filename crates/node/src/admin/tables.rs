@@ -77,6 +77,20 @@ pub fn status(status: &Value) -> String {
             ),
         );
     }
+    let surviving = &interception["surviving"];
+    if surviving.is_object() {
+        line(
+            "surviving",
+            format!(
+                "{} connections bypass the node now, {} reset since the start, {} found in use, {} did not \
+                 answer",
+                number(&surviving["passing"]),
+                number(&surviving["reset"]),
+                number(&surviving["in_use"]),
+                number(&surviving["unanswered"])
+            ),
+        );
+    }
     line(
         "flows",
         format!(

@@ -11,16 +11,27 @@
 //! servers = ["203.0.113.0/24"]
 //! ports = [80, "8000-8099"]
 //! action = "bypass"
+//!
+//! [intercept.reset_surviving]
+//! ports = [445]
+//! idle = "15s"
+//! after = "120s"
 //! ```
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use engine::IpPrefix;
 use serde::{Deserialize, Deserializer, de};
 
 /// The bits of the packet mark that the node itself uses.
 const OWN_MARK_BITS: u32 = 0xff00_0000;
+/// The shortest time without a packet after which a connection counts as idle: twice the time in which a lost packet
+/// of an ordinary connection is repeated.
+pub(super) const LEAST_IDLE: Duration = Duration::from_secs(2);
+/// The longest times of [`SurvivingResets`]: a connection without a packet for longer is forgotten.
+pub(super) const GREATEST_IDLE: Duration = Duration::from_secs(1_800);
 /// Each rule is one rule of the kernel's for every new connection.
 pub(super) const RULES_MAX: usize = 256;
 
@@ -121,6 +132,26 @@ impl<'de> Deserialize<'de> for PortRange {
             }
         }
         deserializer.deserialize_any(PortRangeVisitor)
+    }
+}
+
+/// The connections that are reset once if they pass by although new ones are intercepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SurvivingResets {
+    /// The server's ports, in order and without overlaps.
+    pub ports: Vec<PortRange>,
+    /// The time without a packet after which a connection is checked.
+    pub idle: Duration,
+    /// The time for which a connection is watched first.
+    pub after: Duration,
+}
+
+impl SurvivingResets {
+    /// Returns true if connections to this port are reset.
+    #[must_use]
+    pub fn has_port(&self, port: u16) -> bool {
+        let mut ports = self.ports.iter();
+        ports.any(|range| (range.first..=range.last).contains(&port))
     }
 }
 

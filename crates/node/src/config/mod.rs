@@ -29,12 +29,14 @@ use tunnel::congestion::CongestionAlgorithm;
 use tunnel::fec;
 use vocab::ByteCount;
 
-pub use interception::{ConnectionRule, InterceptRule, MarkMatch, PortRange, RuleAction};
+pub use interception::{
+    ConnectionRule, InterceptRule, MarkMatch, PortRange, RuleAction, SurvivingResets,
+};
 pub use located::ConfigError;
 pub use sections::InterceptMode;
 use sections::{
-    AcceptRuleSection, ConfigFile, FecMode, PeerSection, PortsSetting, RuleSection,
-    UdpCongestionControl, UdpMode, WanSection,
+    AcceptRuleSection, ConfigFile, FecMode, PeerSection, PortsSetting, ResetSurvivingSection,
+    RuleSection, UdpCongestionControl, UdpMode, WanSection,
 };
 
 /// The least grace is none; more than this would outlast every service manager's patience.
@@ -120,6 +122,8 @@ pub struct InterceptConfig {
     /// The rules for interception. The first rule that matches decides; a connection that matches
     /// none is intercepted.
     pub rules: Vec<InterceptRule>,
+    /// The connections that are reset once if they pass by; none when `None`.
+    pub reset_surviving: Option<SurvivingResets>,
 }
 
 /// The explicit proxies.
@@ -244,6 +248,10 @@ fn check(
         ", or set a packet mark in your own ruleset and write this mark in only_marked",
         located,
     )?;
+    let reset_surviving = intercept
+        .reset_surviving
+        .map(|section| check_reset_surviving(section, located))
+        .transpose()?;
     let peers = check_peers(peers, wan.listen, located)?;
     if limits.flows == 0 {
         return Err(ConfigError::Whole {
@@ -299,6 +307,7 @@ fn check(
             route_table: intercept.route_table,
             only_marked: intercept.only_marked,
             rules,
+            reset_surviving,
         },
         proxy: ProxyConfig {
             socks5: proxy.socks5,
@@ -454,6 +463,38 @@ fn check_interface(
         interface.span(),
         "this is not the name of a network interface; write a name that `ip link` shows, such as \"eth1\"",
     ))
+}
+
+fn check_reset_surviving(
+    section: ResetSurvivingSection,
+    located: &located::SourceText<'_>,
+) -> Result<SurvivingResets, ConfigError> {
+    if section.ports.get_ref().is_empty() {
+        return Err(located.at(
+            section.ports.span(),
+            "an empty list matches no connection; remove [intercept.reset_surviving] to reset none",
+        ));
+    }
+    let (least, greatest) = (interception::LEAST_IDLE, interception::GREATEST_IDLE);
+    let (idle, after) = (section.idle.get_ref().0, section.after.get_ref().0);
+    if !(least..=greatest).contains(&idle) {
+        return Err(located.at(
+            section.idle.span(),
+            "this is too short to find an idle connection, or longer than a connection is watched; write a \
+             time from \"2s\" to \"1800s\"",
+        ));
+    }
+    if after > greatest {
+        return Err(located.at(
+            section.after.span(),
+            "a connection is not watched for so long; write \"1800s\" or less",
+        ));
+    }
+    Ok(SurvivingResets {
+        ports: interception::merged(section.ports.into_inner()),
+        idle,
+        after,
+    })
 }
 
 /// Checks the rules in order. `instead` names an alternative for a list that is too long.

@@ -46,6 +46,9 @@ pub(super) const KEYS: &[&str] = &[
     "route_table",
     "only_marked",
     "rule",
+    "reset_surviving",
+    "idle",
+    "after",
     "clients",
     "servers",
     "ports",
@@ -227,6 +230,28 @@ pub(super) struct InterceptSection {
     pub(super) route_table: u32,
     pub(super) only_marked: Option<MarkMatch>,
     pub(super) rule: Vec<Spanned<RuleSection<RuleAction>>>,
+    pub(super) reset_surviving: Option<ResetSurvivingSection>,
+}
+
+/// `[intercept.reset_surviving]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ResetSurvivingSection {
+    pub(super) ports: Spanned<Vec<PortRange>>,
+    #[serde(default = "surviving_idle")]
+    pub(super) idle: Spanned<DurationSetting>,
+    #[serde(default = "surviving_after")]
+    pub(super) after: Spanned<DurationSetting>,
+}
+
+/// A quarter of the interval at which the clients of Linux send a message on an idle SMB connection.
+fn surviving_idle() -> Spanned<DurationSetting> {
+    Spanned::new(0..0, DurationSetting(Duration::from_secs(15)))
+}
+
+/// Twice that interval: all connections of a client have been seen by then.
+fn surviving_after() -> Spanned<DurationSetting> {
+    Spanned::new(0..0, DurationSetting(Duration::from_secs(120)))
 }
 
 /// One `[[intercept.rule]]` or `[[policy.serve_rule]]`; a list that is left out matches everything.
@@ -250,6 +275,7 @@ impl Default for InterceptSection {
             route_table: 7443,
             only_marked: None,
             rule: Vec::new(),
+            reset_surviving: None,
         }
     }
 }

@@ -295,6 +295,31 @@ fn with_interception(lines: &str) -> String {
 }
 
 #[test]
+fn surviving_connections_are_reset_only_if_named() {
+    let config = parse(&with_interception("")).unwrap();
+    assert_eq!(config.intercept.reset_surviving, None);
+    let ports = "[intercept.reset_surviving]\nports = [445, \"139\", 446]\n";
+    let config = parse(&with_interception(ports)).unwrap();
+    let resets = config.intercept.reset_surviving.unwrap();
+    assert_eq!(resets.idle, Duration::from_secs(15));
+    assert_eq!(resets.after, Duration::from_secs(120));
+    let expected = [(138, false), (139, true), (445, true), (446, true)];
+    for (port, is_reset) in expected {
+        assert_eq!(resets.has_port(port), is_reset, "{port}");
+    }
+    for (line, said) in [
+        ("ports = []\n", "matches no connection"),
+        ("ports = [445]\nidle = \"1s\"\n", "too short"),
+        ("ports = [445]\nidle = \"2h\"\n", "watched"),
+        ("ports = [445]\nafter = \"2h\"\n", "1800s"),
+    ] {
+        let section = format!("[intercept.reset_surviving]\n{line}");
+        let error = error(&with_interception(&section));
+        assert!(error.contains(said), "{line}{error}");
+    }
+}
+
+#[test]
 fn rules_about_interception_are_read_in_order() {
     let config = parse(&with_interception(
         "only_marked = \"0x1/0x1\"\n[[intercept.rule]]\nclients = [\"10.1.0.0/16\", \"10.0.0.0/8\"]\nports = [\"90-99\", 80, 100]\naction = \"bypass\"\n[[intercept.rule]]\naction = \"accept\"\n",

@@ -34,10 +34,12 @@ use engine::{ArrivalMethod, ConnectFailure, EngineInput};
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
+use tokio::time::MissedTickBehavior;
 
 use super::firewall_watch::AddressFamily;
 use super::packet_log::PacketLog;
 use super::rules::{ANSWERED_PREFIX, HELD_PREFIX};
+use super::surviving::{LOOK_AT_CHECKS, SurvivingHandle};
 use super::syn_packet::SynPacket;
 use crate::config::InterceptConfig;
 use crate::connections::ConnectionNumbers;
@@ -202,13 +204,17 @@ impl PacketSockets {
 
     /// Sends the client of the SYN a packet.
     fn answer(&self, syn: &SynPacket, packet: &[u8]) -> io::Result<()> {
-        let socket = match syn.source.ip() {
+        self.send(syn.source.ip(), packet)
+    }
+
+    /// Sends a host an IP packet.
+    fn send(&self, host: IpAddr, packet: &[u8]) -> io::Result<()> {
+        let socket = match host {
             IpAddr::V4(_) => &self.ipv4,
             IpAddr::V6(_) => self.ipv6.as_ref().ok_or(io::ErrorKind::Unsupported)?,
         };
         // The packet has the port; raw sockets for IPv6 refuse another.
-        let client = SockAddr::from(SocketAddr::new(syn.source.ip(), 0));
-        socket.send_to(packet, &client)?;
+        socket.send_to(packet, &SockAddr::from(SocketAddr::new(host, 0)))?;
         Ok(())
     }
 }
@@ -217,6 +223,8 @@ impl PacketSockets {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HeldSyns {
     table: Arc<Mutex<HeldTable>>,
+    /// The connections that pass by, whose packets arrive on the same socket.
+    pub(super) surviving: SurvivingHandle,
 }
 
 #[derive(Debug, Default)]
@@ -324,8 +332,18 @@ pub(crate) async fn attend(
             return;
         }
     };
+    let mut checks = tokio::time::interval(LOOK_AT_CHECKS);
+    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let send = |host: IpAddr, packet: &[u8]| packets.send(host, packet);
     loop {
-        let logged = match reader.read().await {
+        let logged = tokio::select! {
+            logged = reader.read() => logged,
+            _ = checks.tick() => {
+                held.surviving.tick(send);
+                continue;
+            }
+        };
+        let logged = match logged {
             Ok(logged) => logged,
             Err(error) => {
                 tracing::error!(%error, "held connections cannot be intercepted any more; the node bypasses them");
@@ -334,6 +352,9 @@ pub(crate) async fn attend(
         };
         let mut answered = Vec::new();
         for one in logged {
+            if held.surviving.observe(&one, send) {
+                continue;
+            }
             let Some(syn) = SynPacket::parse(one.packet) else {
                 continue;
             };

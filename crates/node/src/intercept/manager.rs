@@ -25,9 +25,10 @@ use super::operator_rules::DroppingChain;
 use super::probe::{self, ProbeFinding, ProbePlan};
 use super::routes::PolicyRoute;
 use super::rules::{FILTERED_FOR, InterceptRuleset, TableContents, rule_counter};
+use super::surviving_flows::SurvivingReport;
 use super::withdrawal::WithdrawalDecision;
 use super::{operator_rules, remedy, remove_table, run_nft, table_name, tables_in_place};
-use crate::config::NodeConfig;
+use crate::config::{NodeConfig, SurvivingResets};
 use crate::mailbox::LoopMailbox;
 
 /// The interval at which missing rules are installed again: after a failure, or when another
@@ -101,6 +102,8 @@ pub(crate) struct InterceptReport {
     pub(crate) syns_lost: u64,
     /// The operator's rules, in order.
     pub(crate) rules: Vec<RuleReport>,
+    /// Connections that pass by until they are reset; `None` where none is.
+    pub(crate) surviving: Option<SurvivingReport>,
 }
 
 /// Something that the packet filter of this machine drops.
@@ -223,6 +226,8 @@ struct InterceptManager {
     partly_dropped: BTreeMap<AddressFamily, Instant>,
     spoofed_blocked: watch::Sender<SpoofedBlocked>,
     probing: Option<ProbeTask>,
+    /// The connections that pass by and are to be reset.
+    resets: Option<SurvivingResets>,
 }
 
 /// The chains that drop packets, and the remedies.
@@ -325,8 +330,11 @@ impl InterceptManager {
     ) -> Self {
         let ruleset = InterceptRuleset::new(&config, hold);
         let delivery = PolicyRoute::new(&config);
+        let resets = config.intercept.reset_surviving.clone();
+        held.surviving.configure(resets.clone());
         Self {
             delivery,
+            resets,
             plan: ProbePlan::new(&config),
             node: config.name,
             ruleset,
@@ -406,6 +414,8 @@ impl InterceptManager {
                     whole |= ruleset != self.ruleset;
                     self.ruleset = ruleset;
                     self.plan = ProbePlan::new(&config);
+                    self.resets.clone_from(&config.intercept.reset_surviving);
+                    self.held.surviving.configure(self.resets.clone());
                     self.guard.try_now(Instant::now());
                     script.push_str(&self.ruleset.forget_filtered());
                     self.spoofed_blocked.send_replace(SpoofedBlocked::default());
@@ -765,6 +775,7 @@ impl InterceptManager {
                     syns: count(&rule_counter(index + 1)),
                 })
                 .collect(),
+            surviving: (self.resets.as_ref()).map(|_| self.held.surviving.report()),
         }
     }
 }

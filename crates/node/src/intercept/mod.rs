@@ -27,6 +27,9 @@ mod probe;
 mod remedy;
 mod routes;
 mod rules;
+mod segment;
+mod surviving;
+mod surviving_flows;
 mod syn_packet;
 mod withdrawal;
 

@@ -21,6 +21,9 @@
 //! bypassed SYN ends this for its connection. When the set of SYNs is full, as in a SYN flood, a
 //! SYN is not intercepted and passes.
 //!
+//! Where `[intercept.reset_surviving]` names ports, up to two packets each half second of a connection that passes by
+//! are logged to this node, if a SYN in its place would be intercepted ([`super::surviving_flows`]).
+//!
 //! A packet filter of this machine may drop an intercepted SYN. The client then sends its SYN
 //! again. A SYN that was intercepted before and has not passed the input hook is therefore not
 //! intercepted again: it passes, and so do later SYNs of the same client to the same server for
@@ -35,6 +38,8 @@ use std::time::Duration;
 use engine::{AcceptMode, AcceptRule, IpPrefix};
 
 use super::held::HoldPorts;
+use super::surviving::{CLIENT_PREFIX, SERVER_PREFIX};
+use super::surviving_flows::FLOWS_MAX;
 use crate::config::{InterceptRule, MarkMatch, NodeConfig, PortRange, RuleAction, joined};
 
 /// SYNs remembered for [`OPENING_SECONDS`]; at 6,500 new connections a second it is full.
@@ -68,6 +73,13 @@ const HELD_EACH_SECOND_PER_CLIENT: u32 = 10;
 const HELD_AT_ONCE_PER_CLIENT: u32 = 100;
 /// Clients whose SYNs are counted for that.
 const HOLDERS_SIZE: usize = 16_384;
+/// The packets that are logged of each direction of a connection that passes by. Whether it is idle is decided for
+/// seconds, so that one packet each half second is enough; the second one is the answer to a question.
+const PASSING_EACH_SECOND: u32 = 2;
+/// The time for which these connections are sampled after their last packet.
+const PASSING_SECONDS: u64 = 300;
+/// The bytes that are logged of them: the longest headers of IPv6 and TCP are 100.
+const PASSING_BYTES: u32 = 128;
 /// The number of bypassed servers' answers that are logged each second: each ends a bypass, so they
 /// are few.
 const ANSWERED_EACH_SECOND: u32 = 100;
@@ -152,6 +164,8 @@ pub struct InterceptRuleset {
     /// The ports for held SYNs; `None` where they cannot be held, and all clients are accepted at
     /// once.
     hold: Option<HoldPorts>,
+    /// The ports of servers whose connections are reset if they pass by.
+    surviving_ports: Vec<PortRange>,
 }
 
 /// The UDP ports that accelerators which are on keep clients from.
@@ -181,6 +195,8 @@ impl InterceptRuleset {
             accept: config.policy.accept,
             accept_rules: config.policy.accept_rules.clone(),
             hold,
+            surviving_ports: (config.intercept.reset_surviving.as_ref())
+                .map_or(Vec::new(), |resets| resets.ports.clone()),
         }
     }
 
@@ -245,7 +261,7 @@ impl InterceptRuleset {
 ",
             counters = self.counters(),
             chains = self.chains(),
-            held = self.rules_for_held(&interfaces),
+            held = self.rules_for_held(&interfaces) + &self.answers_passing(&interfaces),
         );
         if !self.bypass_ports.is_empty() {
             let ports: Vec<String> = self.bypass_ports.iter().map(range_text).collect();
@@ -261,11 +277,12 @@ impl InterceptRuleset {
     {family} daddr . tcp dport @avoided{version} return
     {family} saddr @passing{version} {SYN} goto pass{version}
     {SYN} {pair} @filtered{version} goto pass{version}
-    {family} daddr @destinations{version} {SYN} goto choose{version}
+{passing}    {family} daddr @destinations{version} {SYN} goto choose{version}
     {SYN} {tuple} @arrived{version} goto pass{version}
     {tuple} @arrived{version} {tproxy} accept
 ",
                 pair = pair(family),
+                passing = self.requests_passing(family, version),
             );
         }
         text.push_str("  }\n");
@@ -367,6 +384,7 @@ impl InterceptRuleset {
             let chain = self.chain(self.accept, version);
             let _ = writeln!(text, "    goto {chain}\n  }}");
             text.push_str(&self.choose(family, version));
+            text.push_str(&self.sample_passing(family, version));
         }
         if self.hold.is_some() {
             text.push_str(&self.input_chain());
@@ -409,6 +427,89 @@ impl InterceptRuleset {
     iifname != {{ {interfaces} }} {SYN_ACK} {family} saddr . tcp sport @avoided{version} limit rate {ANSWERED_EACH_SECOND}/second {answered}
 "#,
                 mark = self.mark
+            );
+        }
+        text
+    }
+
+    /// The port group that packets of connections that pass by are logged to, if any are.
+    fn passing_group(&self) -> Option<u16> {
+        let hold = self.hold.filter(|_| !self.surviving_ports.is_empty());
+        hold.map(|ports| ports.ipv4)
+    }
+
+    /// The chain that samples the packets of clients. It follows the operator's choice as [`Self::choose`] does,
+    /// and counts nothing.
+    fn sample_passing(&self, family: &str, version: u8) -> String {
+        let Some(group) = self.passing_group() else {
+            return String::new();
+        };
+        let of_tuple =
+            format!("ipv{version}_addr . inet_service . ipv{version}_addr . inet_service");
+        let mut text = String::new();
+        for set in ["surviving", "answering"] {
+            let _ = writeln!(
+                text,
+                "  set {set}{version} {{ type {of_tuple}; flags dynamic,timeout; timeout {PASSING_SECONDS}s; size {FLOWS_MAX}; }}"
+            );
+        }
+        let sample = sample("surviving", CLIENT_PREFIX, (family, version), group);
+        let _ = write!(
+            text,
+            "  chain sample{version} {{\n    {sample}\n  }}\n  chain passing{version} {{\n"
+        );
+        if let Some(only) = &self.only_marked {
+            let _ = writeln!(
+                text,
+                "    meta mark & {:#010x} != {:#010x} return",
+                only.mask, only.value
+            );
+        }
+        for rule in &self.rules {
+            let ports = rule.ports.iter().map(PortRange::to_string).collect();
+            let hosts = (&*rule.clients, &*rule.servers);
+            if let Some(matches) = rule_matches(hosts, ports, family, version) {
+                let verdict = match rule.action {
+                    RuleAction::Accept => format!("goto sample{version}"),
+                    RuleAction::Bypass => "return".to_owned(),
+                };
+                let _ = writeln!(text, "    {matches}{verdict}");
+            }
+        }
+        let _ = writeln!(text, "    goto sample{version}\n  }}");
+        text
+    }
+
+    /// The rule for clients' packets of connections that pass by, behind all reasons to bypass a SYN.
+    fn requests_passing(&self, family: &str, version: u8) -> String {
+        if self.passing_group().is_none() {
+            return String::new();
+        }
+        let ports: Vec<String> = self
+            .surviving_ports
+            .iter()
+            .map(PortRange::to_string)
+            .collect();
+        format!(
+            "    tcp flags & syn == 0 tcp dport {{ {} }} {family} daddr @destinations{version} {family} saddr != @passing{version} {} != @filtered{version} {} != @arrived{version} goto passing{version}\n",
+            ports.join(", "),
+            pair(family),
+            tuple(family),
+        )
+    }
+
+    /// The rules for servers' packets of connections that pass by.
+    fn answers_passing(&self, interfaces: &str) -> String {
+        let Some(group) = self.passing_group() else {
+            return String::new();
+        };
+        let mut text = String::new();
+        for (family, version) in FAMILIES {
+            let reverse = format!("{family} daddr . tcp dport . {family} saddr . tcp sport");
+            let sample = sample("answering", SERVER_PREFIX, (family, version), group);
+            let _ = writeln!(
+                text,
+                "    iifname != {{ {interfaces} }} {reverse} @surviving{version} {sample}"
             );
         }
         text
@@ -664,6 +765,15 @@ fn log(prefix: &[u8], group: u16) -> String {
     format!("log prefix \"{prefix}\" group {group} queue-threshold 1")
 }
 
+/// The statements that log some packets of each connection.
+fn sample(set: &str, prefix: &[u8], (family, version): (&str, u8), group: u16) -> String {
+    format!(
+        "update @{set}{version} {{ {} limit rate {PASSING_EACH_SECOND}/second burst {PASSING_EACH_SECOND} packets }} {} snaplen {PASSING_BYTES}",
+        tuple(family),
+        log(prefix, group),
+    )
+}
+
 /// The statement that sets our bits of the packet mark and leaves the others.
 pub(super) fn set_mark(mark: u32) -> String {
     format!(
@@ -789,6 +899,7 @@ mod tests {
                 ipv4: 5001,
                 ipv6: Some(5002),
             }),
+            surviving_ports: Vec::new(),
         }
     }
 
@@ -943,6 +1054,66 @@ mod tests {
             "{held}"
         );
         assert!(held.contains("tproxy ip6 to [::1]:5002"), "{held}");
+    }
+
+    #[test]
+    fn passing_connections_are_sampled_where_syns_are_taken() {
+        let contents = TableContents::default();
+        assert!(!ruleset().install(&contents).contains("surviving"));
+        let rule = |ports: &[&str], action| InterceptRule {
+            clients: Vec::new(),
+            servers: Vec::new(),
+            ports: ports.iter().map(|text| text.parse().unwrap()).collect(),
+            action,
+        };
+        let ruleset = InterceptRuleset {
+            surviving_ports: vec!["139".parse().unwrap(), "445-450".parse().unwrap()],
+            only_marked: Some("0x1/0x1".parse().unwrap()),
+            rules: vec![
+                rule(&["446"], RuleAction::Bypass),
+                rule(&["445-450"], RuleAction::Accept),
+                rule(&[], RuleAction::Bypass),
+            ],
+            ..ruleset()
+        };
+        let text = ruleset.install(&contents);
+        let rules = [
+            "meta mark & 0x00000001 != 0x00000001 return",
+            "tcp dport { 446 } return",
+            "tcp dport { 445-450 } goto sample6",
+            "return",
+            "goto sample6",
+        ];
+        assert_eq!(chain(&text, "passing6"), rules);
+        let sample = chain(&text, "sample4").concat();
+        assert!(
+            sample.contains(
+                "limit rate 2/second burst 2 packets } log prefix \"passing-client\" group 5001 "
+            ),
+            "{sample}"
+        );
+        let prerouting = chain(&text, "prerouting");
+        let place = |part: &str| {
+            let place = prerouting.iter().position(|line| line.contains(part));
+            place.unwrap_or_else(|| panic!("no {part}"))
+        };
+        let passing = place("tcp dport { 139, 445-450 } ip daddr @destinations4");
+        for earlier in [
+            "socket transparent 1",
+            "fib daddr type local return",
+            "{ 22, 8100-8199 } return",
+            "@peers4 return",
+            "@bypassed_routes4 return",
+            "@avoided4 return",
+        ] {
+            assert!(place(earlier) < passing, "{earlier}");
+        }
+        assert!(place("ip daddr . tcp dport . ip saddr . tcp sport @surviving4") < passing);
+        let unheld = InterceptRuleset {
+            hold: None,
+            ..ruleset
+        };
+        assert!(!unheld.install(&contents).contains("surviving"));
     }
 
     #[test]

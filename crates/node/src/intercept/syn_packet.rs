@@ -138,9 +138,11 @@ impl SynPacket {
     }
 }
 
-type PacketHeaders = (usize, usize, IpAddr, IpAddr);
+/// The place of the TCP header, the length of the packet, its source and its destination.
+pub(super) type PacketHeaders = (usize, usize, IpAddr, IpAddr);
 
-fn ipv4(packet: &[u8]) -> Option<PacketHeaders> {
+/// Reads the header of an IPv4 packet that is not a fragment.
+pub(super) fn ipv4(packet: &[u8]) -> Option<PacketHeaders> {
     let header = usize::from(packet.first()? & 0x0f) * 4;
     let fixed = packet.first_chunk::<IPV4_HEADER>()?;
     let length = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
@@ -152,7 +154,8 @@ fn ipv4(packet: &[u8]) -> Option<PacketHeaders> {
     Some((header, length, address(12).into(), address(16).into()))
 }
 
-fn ipv6(packet: &[u8]) -> Option<PacketHeaders> {
+/// Reads the header of an IPv6 packet.
+pub(super) fn ipv6(packet: &[u8]) -> Option<PacketHeaders> {
     let fixed = packet.first_chunk::<IPV6_HEADER>()?;
     let payload = usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
     if fixed[6] != PROTOCOL_TCP {
@@ -167,7 +170,7 @@ fn ipv6(packet: &[u8]) -> Option<PacketHeaders> {
 }
 
 /// The header of a packet with a payload of this length.
-fn ipv4_header(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, payload: usize) -> Vec<u8> {
+pub(super) fn ipv4_header(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, payload: usize) -> Vec<u8> {
     let length = (IPV4_HEADER + payload) as u16;
     let mut header = vec![0; IPV4_HEADER];
     header[0] = 0x45;
@@ -184,7 +187,7 @@ fn ipv4_header(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, payload: usize) -> Ve
 }
 
 /// The header of a packet with a payload of this length.
-fn ipv6_header(from: Ipv6Addr, to: Ipv6Addr, protocol: u8, payload: usize) -> Vec<u8> {
+pub(super) fn ipv6_header(from: Ipv6Addr, to: Ipv6Addr, protocol: u8, payload: usize) -> Vec<u8> {
     let mut header = vec![0; IPV6_HEADER];
     header[0] = 0x60;
     header[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
@@ -195,7 +198,8 @@ fn ipv6_header(from: Ipv6Addr, to: Ipv6Addr, protocol: u8, payload: usize) -> Ve
     header
 }
 
-fn as_ipv6(address: IpAddr) -> Ipv6Addr {
+/// The address in the form of IPv6.
+pub(super) fn as_ipv6(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
@@ -203,7 +207,12 @@ fn as_ipv6(address: IpAddr) -> Ipv6Addr {
 }
 
 /// Sets the checksum of the TCP segment that ends `bytes` (RFC 9293 §3.1, "Header Format").
-fn set_tcp_checksum(bytes: &mut [u8], tcp_at: usize, source: IpAddr, destination: IpAddr) {
+pub(super) fn set_tcp_checksum(
+    bytes: &mut [u8],
+    tcp_at: usize,
+    source: IpAddr,
+    destination: IpAddr,
+) {
     let tcp = &mut bytes[tcp_at..];
     tcp[TCP_CHECKSUM..TCP_CHECKSUM + 2].fill(0);
     let length = (tcp.len() as u32).to_be_bytes();
