@@ -152,7 +152,7 @@ pub(crate) const LISTING_FIRST: usize = 192 << 10;
 pub(crate) const LISTING_WAITS: Duration = Duration::from_millis(20);
 
 /// The time for which an open that was made ahead of a client under a lease may wait for its CREATE at
-/// the near half, as [`LISTING_WAITS`] (docs/decisions/0083).
+/// the near half, as [`LISTING_WAITS`] (docs/decisions/0086).
 pub(crate) const LEASED_OFFER_WAITS: Duration = Duration::from_millis(20);
 
 /// The time for which such an open stays at the server without the near half's word: a round trip of

@@ -1,5 +1,5 @@
 //! Opens the file whose attributes a client has just asked for, ahead of the client's own CREATE
-//! (docs/decisions/0083).
+//! (docs/decisions/0086).
 //!
 //! The Linux kernel's client asks for the attributes of each name before it opens the file: a compound
 //! of CREATE, QUERY_INFO and CLOSE. If it opened the last file that it asked for, it probably opens

@@ -1,5 +1,5 @@
 //! Opens that the far half has made ahead, and the CREATEs that they answer (docs/decisions/0042 and
-//! 0083).
+//! 0086).
 //!
 //! This half's clock alone bounds the age of an offer: the open was made behind the frame of the
 //! client's that it names, and so after that frame passed here. An offer under a lease answers a
