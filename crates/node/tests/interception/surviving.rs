@@ -85,10 +85,6 @@ pub(super) fn idle_connections(lab: &mut InterceptionLab) {
     );
     assert_eq!(surviving(lab, "passing"), 1);
     assert_eq!(surviving(lab, "reset"), 2);
-    assert!(
-        lab.log("near")
-            .contains("reset an idle connection that bypassed it")
-    );
 
     for client in clients {
         signal(client, "KILL");
