@@ -28,6 +28,8 @@ use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
 const LIGHT_LANES: usize = 8;
 /// Approximate duration of a group of light cells, in seconds, beyond which it is split.
 const LIGHT_GROUP_SECONDS: f64 = 300.0;
+/// Round trips in which a client gets 200 messages without acceleration, measured at OC-1 and 100 ms.
+const SYNCHRONISE_ROUND_TRIPS: f64 = 1_370.0;
 
 /// Results of the benchmark.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -230,6 +232,9 @@ fn weight(job: &MapiJob) -> f64 {
         (true, MapiJob::Cell(_), MailMode::Application) => span,
         (true, MapiJob::Cell(_), _) if cell.one_way_delay_ms == 0 => span,
         (true, MapiJob::Cell(_), _) => BASELINE_LIMIT_SECONDS,
+        (false, _, mode) if waits_for_each_message(cell.action, mode) => {
+            5.0 + SYNCHRONISE_ROUND_TRIPS * rtt
+        }
         (false, _, _) => 5.0,
     };
     let before = match cell.state {
@@ -238,6 +243,10 @@ fn weight(job: &MapiJob) -> f64 {
     };
     // The log-on, the start of both programs, and the comparison of the content.
     work + before + 30.0 * rtt + 4.0
+}
+
+fn waits_for_each_message(action: MailAction, mode: MailMode) -> bool {
+    action == MailAction::Synchronise && mode != MailMode::Application
 }
 
 impl MapiJobGroup {
