@@ -270,16 +270,16 @@ impl ConnectionFar {
 impl AcceleratorHalf for ConnectionFar {
     fn handle(&mut self, now: Time, input: AcceleratorInput) {
         if self.state == FarChoice::FlowStart {
-            match &input {
-                AcceleratorInput::Wan(segment) => {
-                    if self.first_segment(now, segment) {
-                        return;
-                    }
-                }
+            let is_taken = match &input {
+                AcceleratorInput::Wan(segment) => self.first_segment(now, segment),
                 AcceleratorInput::Lan(_) | AcceleratorInput::LanFinished => {
                     self.state = FarChoice::Http;
+                    false
                 }
-                _ => {}
+                _ => false,
+            };
+            if is_taken {
+                return;
             }
         }
         self.half.handle(now, input);

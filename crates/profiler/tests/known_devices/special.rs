@@ -269,7 +269,7 @@ fn managed_queues_have_no_limit_with_confidence() {
         },
     ];
     for aqm in managements {
-        let device = managed_device(Some(aqm.clone()), 2_000);
+        let device = managed_device(Some(aqm), 2_000);
         let fit = fitted(&device, &sustained_plan());
         assert!(
             !fit.is_identified(ParameterKind::OutputQueue),
