@@ -328,7 +328,11 @@ impl SurvivingFlows {
                 && now.duration_since(flow.found_at) >= settings.after
         };
         let idle = self.flows.iter_mut().filter(|(_, flow)| is_idle(flow));
-        if let Some((pair, flow)) = idle.min_by_key(|(pair, flow)| (flow.moved_at, **pair)) {
+        // A connection whose hosts did not answer waits behind those that could be asked before it.
+        let order = |(pair, flow): &(&AddressPair, &mut SurvivingFlow)| {
+            (flow.not_before, flow.moved_at, **pair)
+        };
+        if let Some((pair, flow)) = idle.min_by_key(order) {
             flow.check = IdleCheck::ClientAsked { at: now };
             self.last_check = Some(now);
             self.outputs.push_back(SurvivingOutput::Send {
@@ -339,13 +343,20 @@ impl SurvivingFlows {
     }
 }
 
-/// Returns true if each of the hosts has received all that the other has sent.
+/// Returns true if each of the hosts has received all that the other has sent, and takes more.
+///
+/// The peer of a host with a closed window may hold data that has no sequence number yet.
 fn agree(client: &TcpSegment, server: &TcpSegment) -> bool {
-    server.acknowledged == client.sequence && server.sequence == client.acknowledged
+    client.window != 0
+        && server.window != 0
+        && server.acknowledged == client.sequence
+        && server.sequence == client.acknowledged
 }
 
-fn are_same(one: &TcpSegment, other: &TcpSegment) -> bool {
-    (one.sequence, one.acknowledged) == (other.sequence, other.acknowledged)
+/// Returns true if the client's second answer is as its first one, and its window is open.
+fn are_same(first: &TcpSegment, second: &TcpSegment) -> bool {
+    second.window != 0
+        && (first.sequence, first.acknowledged) == (second.sequence, second.acknowledged)
 }
 
 #[cfg(test)]

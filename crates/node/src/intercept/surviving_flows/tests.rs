@@ -18,6 +18,8 @@ struct ScriptedConnection {
     /// The next number that the server sends, and the one that the client has received up to.
     answered: u32,
     taken: u32,
+    /// Windows that the client and the server announce.
+    windows: [u16; 2],
     resets: Vec<IpAddr>,
     questions: usize,
 }
@@ -43,6 +45,7 @@ impl ScriptedConnection {
             received: 1_000,
             answered: 9_000,
             taken: 9_000,
+            windows: [500; 2],
             resets: Vec::new(),
             questions: 0,
         }
@@ -60,7 +63,7 @@ impl ScriptedConnection {
             acknowledged,
             payload,
             kind: SegmentKind::Open,
-            window: 500,
+            window: self.windows[usize::from(sender == SegmentSender::Server)],
             timestamps: None,
         }
     }
@@ -164,6 +167,48 @@ fn unconfirmed_data_of_either_host_prevents_the_reset() {
         assert!(connection.questions > 2);
         assert!(connection.resets.is_empty(), "{sender:?}");
     }
+}
+
+#[test]
+fn a_closed_window_of_either_host_prevents_the_reset() {
+    for windows in [[0, 500], [500, 0]] {
+        let mut connection = ScriptedConnection::new(true);
+        connection.request();
+        connection.windows = windows;
+        connection.pass(AFTER * 10);
+        assert!(connection.questions > 2);
+        assert!(connection.resets.is_empty(), "{windows:?}");
+    }
+}
+
+#[test]
+fn silent_connections_do_not_delay_the_check_of_others() {
+    let mut connection = ScriptedConnection::new(true);
+    for port in 0..200 {
+        connection.client.set_port(30_000 + port);
+        connection.request();
+    }
+    let is_asked = |connection: &mut ScriptedConnection, time: Duration| {
+        let end = connection.now + time;
+        let mut is_asked = false;
+        while connection.now < end {
+            connection.now += Duration::from_millis(250);
+            connection.flows.tick(connection.now);
+            while let Some(output) = connection.flows.poll_output() {
+                if let SurvivingOutput::Send { packet, .. } = output {
+                    let question = TcpSegment::parse(&packet).unwrap();
+                    is_asked |= question.destination.port() == 40_000;
+                }
+            }
+        }
+        is_asked
+    };
+    // At every time, some of them may be asked again.
+    is_asked(&mut connection, Duration::from_secs(300));
+    connection.client.set_port(40_000);
+    connection.request();
+    assert!(!is_asked(&mut connection, AFTER - CHECK_EVERY));
+    assert!(is_asked(&mut connection, RETRY_AFTER));
 }
 
 #[test]
