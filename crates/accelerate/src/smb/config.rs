@@ -163,6 +163,10 @@ pub(crate) const LEASED_OFFER_LASTS: Duration = Duration::from_secs(1);
 /// so these are as many programs.
 pub(crate) const LEASED_OFFERS_MAX: usize = 4;
 
+/// The longest CREATE that an open made ahead may answer, with its header and without that of its frame:
+/// a path of a thousand characters.
+pub(crate) const OFFERED_MAX: usize = 64 + 56 + 2 * 1_024;
+
 /// Leases of one flow that the server knows by another key than the client. The client closes its
 /// files a second after their use, so a thousand are those of some thousand files in a second.
 pub(crate) const LEASE_ALIASES_MAX: usize = 1_024;

@@ -33,7 +33,8 @@ use super::open::TrackedOpen;
 use super::open_ahead::{PendingCreate, SpeculativeOpen};
 use super::{RequestPurpose, Smb2FarHalf, StreamFinish};
 use crate::smb::config::{
-    DurablePolicy, FIRST_BLOCK, LEASE_ALIASES_MAX, LEASED_OFFERS_MAX, OPENS_AHEAD_MAX, OPENS_MAX,
+    DurablePolicy, FIRST_BLOCK, LEASE_ALIASES_MAX, LEASED_OFFERS_MAX, OFFERED_MAX, OPENS_AHEAD_MAX,
+    OPENS_MAX,
 };
 use crate::smb::frames::HalfFrame;
 use crate::smb::wire::FileId;
@@ -302,13 +303,19 @@ impl Smb2FarHalf {
             && !self.is_changing_names()
             && !self.stats.is_open(name);
         let is_its = (model.session, model.tree) == (name.session, name.tree);
-        if !self.stats.is_wanted || !is_room || !is_quiet || !is_its {
+        let is_new = !self
+            .opens_ahead
+            .holds_unused(name.session, name.tree, &name.name);
+        if !self.stats.is_wanted || !is_room || !is_quiet || !is_its || !is_new {
             return;
         }
         let Some(body) = renamed(&body, &name.name, contexts) else {
             return;
         };
         let whole = [&[0; header::LENGTH][..], &body].concat();
+        if whole.len() > OFFERED_MAX {
+            return;
+        }
         if self.aliases.is_full() {
             let leases = &self.leases;
             self.aliases
@@ -344,7 +351,6 @@ impl Smb2FarHalf {
         header.credits = 1;
         let number = self.opens_ahead.next_number;
         self.opens_ahead.next_number += 1;
-        self.ahead_credits += 1;
         let purpose = RequestPurpose::OpensAhead(number);
         self.send_own(header, &asking[header::LENGTH..], purpose);
         let asked = PendingCreate {
@@ -396,6 +402,7 @@ impl Smb2FarHalf {
         };
         let is_there = self.client_finish == StreamFinish::Open;
         if !is_exclusive || !is_there || self.leases.is_shared(ours) {
+            self.stats.is_wanted = false;
             let mut open = TrackedOpen::new(asked.header.session, asked.header.tree, false);
             open.guard = asked.header.guard();
             self.keep_open(file, open);

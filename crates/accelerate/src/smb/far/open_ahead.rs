@@ -313,6 +313,20 @@ impl SpeculativeOpens {
         })
     }
 
+    /// Returns true if a CREATE of this name is outstanding, or the client has not used its open yet.
+    pub(super) fn holds_unused(&self, session: u64, tree: u32, name: &[u8]) -> bool {
+        let offered = self.offers.values().map(|offer| &offer.asked);
+        self.asked.values().chain(offered).any(|asked| {
+            (asked.header.session, asked.header.tree) == (session, tree)
+                && name_of(&asked.body) == Some(name)
+        })
+    }
+
+    /// Returns true if a request of the client waits for the answer to a CREATE made ahead.
+    pub(super) fn holds_requests(&self) -> bool {
+        self.asked.values().any(|asked| asked.waiting.is_some())
+    }
+
     /// Returns true if an open was made here and no client has requested it yet.
     pub(super) fn is_offered(&self, file: FileId) -> bool {
         self.offers.contains_key(&file)
@@ -629,13 +643,13 @@ impl Smb2FarHalf {
         rest: &[(SegmentKind, Bytes)],
         number: u64,
     ) {
-        self.ahead_credits = self.ahead_credits.saturating_sub(1);
         let Some(asked) = self.opens_ahead.asked.remove(&number) else {
             return;
         };
         if let Some(ours) = asked.lease {
             return self.opened_under_lease(now, head, rest, ours, asked);
         }
+        self.ahead_credits = self.ahead_credits.saturating_sub(1);
         if head.header.status != status::SUCCESS {
             return;
         }

@@ -378,7 +378,8 @@ impl Smb2FarHalf {
             self.queue_bytes -= message.bytes();
             self.dispatch(now, message);
         }
-        if self.client_finish == StreamFinish::Wanted && self.queue.is_empty() {
+        let is_sent = self.queue.is_empty() && !self.opens_ahead.holds_requests();
+        if self.client_finish == StreamFinish::Wanted && is_sent {
             self.client_finish = StreamFinish::Done;
             self.outputs.push_back(AcceleratorOutput::FinishLan);
         }

@@ -7,7 +7,7 @@ use super::contents::CachedRead;
 use super::{
     CLOSE_ASKS_ATTRIBUTES, NearState, PassingRequest, PendingRequest, Smb2NearHalf, passing,
 };
-use crate::smb::config::{BEHIND_BLOCK_MAX, BEHIND_MAX, OUTSTANDING_MAX};
+use crate::smb::config::{BEHIND_BLOCK_MAX, BEHIND_MAX, OFFERED_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::{COMPOUNDS, HalfFrame, LEASED_OFFERS, OFFICE_REQUESTS};
 use crate::smb::keys::SignatureMac;
 use crate::smb::listing::may_change_names;
@@ -31,9 +31,6 @@ const CLOSE_ANSWER: [u8; 60] = {
     body[0] = 60;
     body
 };
-
-/// The longest CREATE that an offer may answer: a path of a thousand characters.
-const OFFERED_MAX: usize = header::LENGTH + 56 + 2 * 1_024;
 
 /// The number of bytes that one credit pays for ([MS-SMB2] §3.1.5.2, Calculating the CreditCharge).
 const CREDIT_BYTES: u32 = 65_536;

@@ -45,8 +45,8 @@ fn world_with(files: usize) -> Smb2World {
     world
 }
 
-/// Asks for the attributes of a name in one compound. Returns the status of its CREATE.
-fn stat(world: &mut Smb2World, name: &str) -> u32 {
+/// Asks for the attributes of a name in one compound, and does not wait.
+fn send_stat(world: &mut Smb2World, name: &str) -> Vec<u64> {
     let create = Smb2CreateParameters {
         access: 0x80,
         disposition: 1,
@@ -55,14 +55,19 @@ fn stat(world: &mut Smb2World, name: &str) -> u32 {
         ..Smb2CreateParameters::open(name)
     };
     let related = |request: messages::Smb2Message| request.with_flags(flag::RELATED);
-    let ids = world.send_chain(
+    world.send_chain(
         0,
         &[
             create.request(),
             related(messages::query_position(FileId::RELATED)),
             related(messages::close(FileId::RELATED)),
         ],
-    );
+    )
+}
+
+/// Asks for the attributes of a name. Returns the status of its CREATE.
+fn stat(world: &mut Smb2World, name: &str) -> u32 {
+    let ids = send_stat(world, name);
     let answers: Vec<_> = ids.iter().map(|id| world.wait(0, *id)).collect();
     answers[0].header.status
 }
@@ -201,22 +206,7 @@ fn break_names_the_lease_of_the_client() {
             share: 7,
             ..Smb2CreateParameters::open(&path)
         };
-        let create = Smb2CreateParameters {
-            access: 0x80,
-            disposition: 1,
-            options: 0,
-            context: Some(b"QFid"),
-            ..Smb2CreateParameters::open(&path)
-        };
-        let related = |request: messages::Smb2Message| request.with_flags(flag::RELATED);
-        let ids = world.send_chain(
-            0,
-            &[
-                create.request(),
-                related(messages::query_position(FileId::RELATED)),
-                related(messages::close(FileId::RELATED)),
-            ],
-        );
+        let ids = send_stat(&mut world, &path);
         let wanted = moment * 5;
         let (mut theirs_id, mut ours_id) = (None, None);
         let mut has_heard = false;
@@ -258,6 +248,49 @@ fn break_names_the_lease_of_the_client() {
         assert_eq!(world.server.open_count(), 1, "{moment}");
         assert!(world.let_go.is_none(), "{moment}");
     }
+}
+
+/// Two programs look at a file, and one of them opens it at any moment.
+#[test]
+fn file_is_opened_ahead_once() {
+    for moment in 0..60 {
+        let mut world = world_with(3);
+        let both = [(); 2].map(|()| send_stat(&mut world, "file-1"));
+        world.run_for(Duration::from_millis(5 * moment));
+        let answer = world.ask(0, &kernel_open("file-1", 9).request());
+        let file = opened(&answer, 9);
+        for id in both.iter().flatten() {
+            assert_eq!(world.wait(0, *id).header.status, status::SUCCESS);
+        }
+        world.run_for(Duration::from_secs(2));
+        let wanted = world.server.files["file-1"].clone();
+        assert!(
+            read(&mut world, 0, file, 0, 16_384) == wanted,
+            "{moment}: its contents"
+        );
+        assert!(world.clients[0].unasked.is_empty(), "{moment}");
+        world.ask(0, &messages::close(file));
+        world.run_for(2 * LEASED_OFFER_LASTS);
+        assert_eq!(world.server.open_count(), 1, "{moment}");
+        assert!(world.let_go.is_none(), "{moment}");
+    }
+}
+
+/// Another client keeps the lease of a file for long after it was asked for it.
+#[test]
+fn open_ahead_that_waits_delays_no_other_request() {
+    let mut world = world_with(3);
+    let other = world.beside();
+    let file = read_file(&mut world, 1);
+    read(&mut world, 0, file, 0, 4_096);
+    read(&mut world, 0, file, 4_096, 4_096);
+    world.create(other, &Smb2CreateParameters::leased("file-2", 90));
+    send_stat(&mut world, "file-2");
+    world.run_for(Duration::from_millis(200));
+    assert_eq!(world.clients[other].unasked.len(), 1, "it was asked");
+    let start = world.now;
+    world.ask(0, &messages::query_position(file));
+    assert!(world.round_trips(start) <= 1.01);
 }
 
 #[test]
