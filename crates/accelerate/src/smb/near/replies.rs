@@ -148,6 +148,7 @@ impl Smb2NearHalf {
                 if let PendingRequest::Asks { file_system, .. } = pending {
                     *file_system = None;
                 }
+                self.questions = None;
                 self.pass(head.bytes.freeze());
             }
             PendingRequest::Write { .. }
