@@ -86,7 +86,7 @@ pub(crate) struct OpenLicence {
     pub(crate) may_set: bool,
     /// A CLOSE before the server has, if nothing was changed through this open.
     pub(crate) may_close: bool,
-    /// The same, if only the name was changed, and the server has confirmed that.
+    /// The same, if the file was only renamed, and the server has confirmed that.
     pub(crate) may_close_renamed: bool,
     /// The protection of the CREATE request. A request with weaker protection does not belong to
     /// the open.

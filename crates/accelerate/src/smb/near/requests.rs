@@ -15,7 +15,7 @@ use crate::smb::offer::drops_offers;
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, status};
 use crate::smb::wire::lock::may_lock_shared;
-use crate::smb::wire::set_info::{ANSWER as SET_ANSWER, PlainChange, changes_name, plain_change};
+use crate::smb::wire::set_info::{ANSWER as SET_ANSWER, PlainChange, plain_change, renames};
 use crate::smb::wire::split::{ForeignFrame, Smb2MessageHead, SplitterPiece};
 use crate::smb::wire::target::{CompoundChain, RequestEffect};
 use crate::smb::wire::transfer::{
@@ -157,10 +157,10 @@ impl Smb2NearHalf {
                 let is_done = head.header.command == command::WRITE
                     || head.header.command == command::SET_INFO
                         && plain_change(head.body()).is_some();
-                let changes_name =
-                    head.header.command == command::SET_INFO && changes_name(head.body());
+                // A file that is marked for deletion is there until its CLOSE has reached the server.
+                let is_rename = head.header.command == command::SET_INFO && renames(head.body());
                 if let Some(open) = self.opens.get_mut(&file) {
-                    let is_done = is_done || changes_name && open.licence.may_close_renamed;
+                    let is_done = is_done || is_rename && open.licence.may_close_renamed;
                     open.is_changed = true;
                     open.is_bound |= !is_done;
                     open.flushing = None;
@@ -253,7 +253,6 @@ impl Smb2NearHalf {
         // are closed: it is told the flag that says that the answer has no attributes ([MS-SMB2] §2.2.16).
         let asks = u16_at(head.body(), 2) == Ok(CLOSE_ASKS_ATTRIBUTES);
         let is_leased = open.lease.is_some();
-        // What is left to a CLOSE behind a confirmed deletion happens with the end of the connection as well.
         let is_confirmed =
             (is_leased || open.licence.may_close_renamed) && !open.is_bound && open.lost.is_none();
         let is_unanswered = |pending: &PendingRequest| match *pending {

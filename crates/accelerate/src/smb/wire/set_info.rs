@@ -73,6 +73,11 @@ pub(crate) fn changes_name(body: &[u8]) -> bool {
         && matches!(u8_at(body, 3), Ok(RENAME | DISPOSITION))
 }
 
+/// Returns true if a SET_INFO renames a file. The server has done all of it when it answers.
+pub(crate) fn renames(body: &[u8]) -> bool {
+    changes_name(body) && u8_at(body, 3) == Ok(RENAME)
+}
+
 /// The answer to a SET_INFO ([MS-SMB2] §2.2.40, SET_INFO Response).
 pub(crate) const ANSWER: [u8; 2] = [2, 0];
 
