@@ -24,8 +24,9 @@ use host::progress::ProgressReporter;
 use host::{ProgramEnvironment, kernel, rootless};
 use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
 
-/// Number of light lanes at once: eight T1 take a fifteenth of one processor's time.
-const LIGHT_LANES: usize = 8;
+/// Number of light lanes at once: eight T1 take a fifteenth of one processor's time, and a client that waits
+/// for each answer over a long path does not take more than one T1.
+const LIGHT_LANES: usize = 12;
 /// Approximate duration of a group of light cells, in seconds, beyond which it is split.
 const LIGHT_GROUP_SECONDS: f64 = 300.0;
 /// Round trips in which a client gets 200 messages without acceleration, measured at OC-1 and 100 ms.
