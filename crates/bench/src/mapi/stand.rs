@@ -191,7 +191,7 @@ impl MapiLane {
     /// Fails when certificates cannot be made.
     pub(super) fn set_route(&mut self, route: MailRoute) -> Result<()> {
         self.route = route;
-        if route.port == HttpMailPort::Tls && self.authorities.is_none() {
+        if route.port != HttpMailPort::Own && self.authorities.is_none() {
             let home = self.site.run.subdirectory("mail-tls")?;
             let program = &self.site.run.environment().program;
             self.authorities = Some(MailAuthorities::make(program, home)?);

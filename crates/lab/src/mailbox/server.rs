@@ -66,7 +66,8 @@ pub struct TicketService<'a> {
 pub struct MailServerProofs<'a> {
     /// Its service; without one it takes no tickets.
     pub tickets: Option<TicketService<'a>>,
-    /// The directory of `leaf.pem` and `leaf.key`; without it the server has no TLS.
+    /// The directory of `leaf.pem` and `leaf.key`; without it the server leaves [`WEB_PORT`] and [`TLS_PORT`] to
+    /// other servers.
     pub certificates: Option<&'a Path>,
 }
 
@@ -154,12 +155,11 @@ impl MailServer {
             journal.display().to_string(),
             "--http-port".to_owned(),
             HTTP_PORT.to_string(),
-            "--http-port".to_owned(),
-            WEB_PORT.to_string(),
             "--ignore-input".to_owned(),
         ];
         if let Some(certificates) = proofs.certificates {
             let file = |name: &str| certificates.join(name).display().to_string();
+            arguments.extend(["--http-port".to_owned(), WEB_PORT.to_string()]);
             arguments.extend(["--https-port".to_owned(), TLS_PORT.to_string()]);
             arguments.extend(["--certificate".to_owned(), file("leaf.pem")]);
             arguments.extend(["--certificate-key".to_owned(), file("leaf.key")]);
