@@ -5,10 +5,10 @@
 //! client's query follows at once. The client's own query still goes to the server, so that the two
 //! halves need not agree on the fate of an answer (docs/decisions/0047).
 
-use super::{OutstandingRequest, RequestPurpose, Smb2FarHalf, StreamFinish};
+use super::{RequestPurpose, Smb2FarHalf, StreamFinish};
 use crate::smb::frames::HalfFrame;
 use crate::smb::wire::FileId;
-use crate::smb::wire::header::{command, status};
+use crate::smb::wire::header::{Smb2Header, command, status};
 use crate::smb::wire::query_info::{FileSystemQuestion, information};
 use crate::smb::wire::split::Smb2MessageHead;
 
@@ -63,28 +63,35 @@ impl Smb2FarHalf {
             length: ANSWER_MAX,
             file,
         };
-        // What the client asked for before must be in what it is told.
-        let changes_names = |request: &OutstandingRequest| request.changes_names;
-        let is_idle = self.queue.is_empty() && !self.outstanding.values().any(changes_names);
-        let Some(open) = self.opens.get(&file).filter(|_| is_idle) else {
+        let header = self.question_header(file).filter(|_| self.ids.can_take(1));
+        let Some(header) = header else {
             return;
         };
-        if self.client_finish != StreamFinish::Open || !self.ids.can_take(1) {
-            return;
-        }
-        let mut header = open.request(command::QUERY_INFO);
-        let is_large = self
-            .connection
-            .negotiated()
-            .is_some_and(|agreed| agreed.is_large_mtu());
-        header.credit_charge = u16::from(is_large);
-        header.credits = 1;
         let purpose = RequestPurpose::AsksFileSystem {
             file,
             class: question.class,
             position: self.position,
         };
         self.send_own(header, &question.emit(), purpose);
+    }
+
+    /// Returns the header of a QUERY_INFO that asks ahead of the client, or `None` if a request that changes its answer
+    /// is under way.
+    pub(super) fn question_header(&self, file: FileId) -> Option<Smb2Header> {
+        // What the client asked for before must be in what it is told.
+        let mut outstanding = self.outstanding.values();
+        let is_idle = self.queue.is_empty() && !outstanding.any(|request| request.changes_names);
+        if !is_idle || self.client_finish != StreamFinish::Open {
+            return None;
+        }
+        let mut header = self.opens.get(&file)?.request(command::QUERY_INFO);
+        let is_large = self
+            .connection
+            .negotiated()
+            .is_some_and(|agreed| agreed.is_large_mtu());
+        header.credit_charge = u16::from(is_large);
+        header.credits = 1;
+        Some(header)
     }
 
     /// The server has answered it.

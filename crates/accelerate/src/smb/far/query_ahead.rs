@@ -18,7 +18,8 @@ use bytes::Bytes;
 use vocab::SegmentKind;
 
 use super::message::GatheredMessage;
-use super::{OutstandingRequest, RequestPurpose, Smb2FarHalf, StreamFinish};
+use super::open::TrackedOpen;
+use super::{RequestPurpose, Smb2FarHalf};
 use crate::smb::config::{INFORMATION_MAX, QUESTION_HABITS_MAX, QUESTIONS_MAX};
 use crate::smb::frames::HalfFrame;
 use crate::smb::wire::FileId;
@@ -129,23 +130,13 @@ impl Smb2FarHalf {
     }
 
     fn ask_ahead(&mut self, file: FileId, questions: Vec<InformationQuestion>) {
-        // What the client asked for before must be in what it is told.
-        let changes_names = |request: &OutstandingRequest| request.changes_names;
-        let is_idle = self.queue.is_empty() && !self.outstanding.values().any(changes_names);
-        let Some(open) = self.opens.get(&file).filter(|_| is_idle) else {
-            return;
-        };
-        if !self.near_takes_office_requests || self.client_finish != StreamFinish::Open {
+        if !self.near_takes_office_requests {
             return;
         }
-        let is_held = open.is_held();
-        let mut header = open.request(command::QUERY_INFO);
-        let is_large = self
-            .connection
-            .negotiated()
-            .is_some_and(|agreed| agreed.is_large_mtu());
-        header.credit_charge = u16::from(is_large);
-        header.credits = 1;
+        let Some(header) = self.question_header(file) else {
+            return;
+        };
+        let is_held = self.opens.get(&file).is_some_and(TrackedOpen::is_held);
         for question in questions {
             let may_ask = question.is_stable() || question.is_of_streams() && is_held;
             if !may_ask || !self.ids.can_take(1) {
