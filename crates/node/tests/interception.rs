@@ -216,8 +216,8 @@ fn flood(server: SocketAddr) {
 
 // The tests.
 
-/// Tests that run only when a word names them: this one failed once on a busy machine, in a wait for clients that
-/// connect again.
+/// Tests that run only when a word names them. This one failed once on a busy machine, for a reason that nobody knows,
+/// in the wait for clients that connect again.
 const RUN_ONLY_IF_NAMED: [&str; 1] = ["idle_connections_older_than_the_node_are_reset_once"];
 
 /// Runs the tests whose names contain one of the words, or all but [`RUN_ONLY_IF_NAMED`].

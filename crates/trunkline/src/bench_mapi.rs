@@ -31,7 +31,7 @@ const PYTHON_VARIABLE: &str = "TRUNKLINE_MAILBOX_PYTHON";
 pub(crate) struct BenchMapi {
     /// Runs every cell, in more than a day. Without --full, the benchmark runs the accelerated
     /// transfers of attachments over both links at four delays, and other cells only at OC-1 and
-    /// 100 ms, in under 45 minutes.
+    /// 100 ms, in about 45 minutes.
     #[arg(long)]
     full: bool,
     /// Runs only the cells (of all cells, as with --full) whose names contain one of these words,
