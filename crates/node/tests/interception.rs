@@ -216,11 +216,7 @@ fn flood(server: SocketAddr) {
 
 // The tests.
 
-/// Tests that run only when a word names them. This one failed once on a busy machine, for a reason that nobody knows,
-/// in the wait for clients that connect again.
-const RUN_ONLY_IF_NAMED: [&str; 1] = ["idle_connections_older_than_the_node_are_reset_once"];
-
-/// Runs the tests whose names contain one of the words, or all but [`RUN_ONLY_IF_NAMED`].
+/// Runs the tests whose names contain one of the words, or all without words.
 fn run_tests(words: &[&str]) -> ExitCode {
     let mut words = words
         .iter()
@@ -228,10 +224,7 @@ fn run_tests(words: &[&str]) -> ExitCode {
         .peekable();
     let is_every_one = words.peek().is_none();
     let words: Vec<_> = words.collect();
-    let is_wanted = |name: &str| match is_every_one {
-        true => !RUN_ONLY_IF_NAMED.contains(&name),
-        false => words.iter().any(|word| name.contains(**word)),
-    };
+    let is_wanted = |name: &str| is_every_one || words.iter().any(|word| name.contains(**word));
     if let Err(missing) = preconditions() {
         println!("interception: SKIPPED, because {missing}");
         return ExitCode::SUCCESS;

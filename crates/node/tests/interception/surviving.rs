@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{InterceptionLab, firewall, signal, stop, text, within};
 
@@ -14,7 +14,7 @@ const RESET_WITHIN: Duration = Duration::from_secs(90);
 const IDLE_PAUSE_MS: &str = "10000";
 const BUSY_PAUSE_MS: &str = "200";
 const SETTINGS: &str =
-    "[intercept.reset_surviving]\nports = [\"8086-8087\"]\nidle = \"4s\"\nafter = \"1s\"\n";
+    "[intercept.reset_surviving]\nports = [\"8088-8089\"]\nidle = \"4s\"\nafter = \"1s\"\n";
 
 /// Returns every byte to its sender.
 pub(super) fn echo(port: u16) {
@@ -51,35 +51,37 @@ pub(super) fn mount(server: SocketAddr, pause: Duration) {
 }
 
 pub(super) fn idle_connections(lab: &mut InterceptionLab) {
-    for port in ["8086", "8087"] {
+    for port in ["8088", "8089"] {
         lab.start("server", &["echo", port]);
     }
     firewall::with_intercept(lab, "near", SETTINGS);
     stop(lab, "near");
     let mut clients = Vec::new();
     for (server, pause) in [
-        ("198.18.2.2:8086", IDLE_PAUSE_MS),
-        ("[2001:2:0:2::2]:8086", IDLE_PAUSE_MS),
-        ("198.18.2.2:8087", BUSY_PAUSE_MS),
+        ("198.18.2.2:8088", IDLE_PAUSE_MS),
+        ("[2001:2:0:2::2]:8088", IDLE_PAUSE_MS),
+        ("198.18.2.2:8089", BUSY_PAUSE_MS),
     ] {
         lab.start("client", &["mount", server, pause]);
         clients.push(u64::from(lab.children.last().unwrap().id()));
     }
     within(RESET_WITHIN, || {
-        ports(lab, "8086").len() == 2 && ports(lab, "8087").len() == 1
+        ports(lab, "8088").len() == 2 && ports(lab, "8089").len() == 1
     });
-    let (idle, busy) = (ports(lab, "8086"), ports(lab, "8087"));
+    let (idle, busy) = (ports(lab, "8088"), ports(lab, "8089"));
     let config = lab.config("near");
     lab.start("near", &["node", "run", config.to_str().unwrap()]);
     lab.wait_for_session();
 
-    within(RESET_WITHIN, || surviving(lab, "reset") == 2);
-    within(RESET_WITHIN, || {
-        let now = ports(lab, "8086");
+    until(lab, "both idle connections were reset", || {
+        surviving(lab, "reset") == 2
+    });
+    until(lab, "their clients came back through the node", || {
+        let now = ports(lab, "8088");
         now.len() == 2 && now.is_disjoint(&idle) && lab.flows_total("near") >= 2
     });
     assert_eq!(
-        ports(lab, "8087"),
+        ports(lab, "8089"),
         busy,
         "the busy client kept its connection"
     );
@@ -90,13 +92,33 @@ pub(super) fn idle_connections(lab: &mut InterceptionLab) {
         signal(client, "KILL");
     }
     within(RESET_WITHIN, || {
-        ports(lab, "8086").is_empty() && ports(lab, "8087").is_empty()
+        ports(lab, "8088").is_empty() && ports(lab, "8089").is_empty()
     });
     firewall::with_intercept(lab, "near", "");
     within(RESET_WITHIN, || {
         let status = lab.status("near").unwrap();
         status["interception"]["surviving"].is_null()
     });
+}
+
+/// Waits for a condition, and tells the near node's counts and all sockets if it does not come.
+fn until(lab: &InterceptionLab, what: &str, condition: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        if started.elapsed() > RESET_WITHIN {
+            let status = lab.status("near").unwrap_or_default();
+            let sockets = ["client", "near", "far", "server"].map(|site| {
+                let list = lab.inside(site, &["ss", "-Htnoi"]);
+                format!("{site}:\n{}", text(&list))
+            });
+            panic!(
+                "it did not happen within {RESET_WITHIN:?} that {what}: {:#}\n{}",
+                status["interception"],
+                sockets.concat()
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// The client's ports of its open connections to this port.
