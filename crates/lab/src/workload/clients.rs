@@ -329,3 +329,53 @@ fn empty(directory: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs the end of a session whose server closes the connection when the client logs off, so many seconds
+    /// after it began. Returns what the client writes to standard error if it fails.
+    fn log_off_of_a_closed_connection(age_s: u32) -> Option<String> {
+        let directory = tempfile::tempdir().unwrap();
+        let package = directory.path().join("smbprotocol");
+        fs::create_dir(&package).unwrap();
+        fs::write(package.join("__init__.py"), "").unwrap();
+        let exceptions = "class SMBConnectionClosed(Exception):\n    pass\n";
+        fs::write(package.join("exceptions.py"), exceptions).unwrap();
+        fs::write(directory.path().join("smb_clients.py"), SMB_CLIENTS).unwrap();
+        let script = format!(
+            "import time
+from smb_clients import Session
+from smbprotocol.exceptions import SMBConnectionClosed
+
+class ClosedConnection:
+    def disconnect(self, close):
+        if close:
+            raise SMBConnectionClosed()
+
+session = Session.__new__(Session)
+session.connection = ClosedConnection()
+session.opens = session.closes = 1
+session.began = time.monotonic() - {age_s}
+figures, leave = session.report(bytes=5)
+assert figures == {{'bytes': 5, 'opens': 1, 'closes': 1}}
+leave()
+"
+        );
+        let output = command::new("python3")
+            .args(["-B", "-c", &script])
+            .current_dir(directory.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (!output.status.success()).then_some(said)
+    }
+
+    #[test]
+    fn server_that_closes_an_idle_connection_during_log_off_is_no_failure() {
+        assert_eq!(log_off_of_a_closed_connection(61), None);
+        let failure = log_off_of_a_closed_connection(10).unwrap();
+        assert!(failure.contains("SMBConnectionClosed"), "{failure}");
+    }
+}

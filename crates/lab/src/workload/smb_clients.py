@@ -33,6 +33,8 @@ import time
 import uuid
 
 PROMPT = b"smb: "
+# Seconds after which smbd first looks whether a connection is still used (IDLE_CLOSED_TIMEOUT).
+SERVER_CHECKS_EVERY = 60
 
 
 def main():
@@ -63,6 +65,7 @@ class Session:
         self.connection = Connection(
             uuid.uuid4(), order["server"], order.get("port", 445), require_signing=signs
         )
+        self.began = time.monotonic()
         self.connection.connect(dialect, timeout=60, preferred_signing_algos=algorithms)
         session = SmbSession(
             self.connection,
@@ -196,7 +199,21 @@ class Session:
 
     def report(self, **more):
         more.update(opens=self.opens, closes=self.closes)
-        return more, lambda: self.connection.disconnect(True)
+        return more, self.leave
+
+    def leave(self):
+        """Logs off and closes the connection.
+
+        Every 60 s of a connection smbd closes it if it has no tree connect (deadtime_fn, which no setting
+        switches off). This may happen between TREE_DISCONNECT and the answer to LOGOFF. All work is done then."""
+        from smbprotocol.exceptions import SMBConnectionClosed
+
+        try:
+            self.connection.disconnect(True)
+        except SMBConnectionClosed:
+            if time.monotonic() - self.began < SERVER_CHECKS_EVERY:
+                raise
+            self.connection.disconnect(False)
 
 
 def holds(path, length, digest):
