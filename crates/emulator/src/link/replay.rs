@@ -10,6 +10,7 @@
 //! accounts for (those that the host did not take out of the model). The log is not trusted:
 //! `log.rs` reads it within limits, and `files.rs` finds the files that it names.
 
+mod drops;
 mod files;
 mod log;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use vocab::Time;
 
 use super::packet_log::{SettingsRow, UNTAKEN, fate};
 use super::record::PacketDirection;
+pub use drops::{LoggedDrop, logged_drops};
 use files::ReplayFiles;
 use log::{LogRow, PACKET_MAX, ReplayLog};
 

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::calibration::LinkCalibration;
 use super::plan::CellPlan;
 use super::sizes::CellSizes;
-use crate::recording::{MeasuredFile, TrafficCounts};
+use crate::recording::MeasuredFile;
 use host::machine::MachineInfo;
 
 /// Name of the journal in a campaign's directory.
@@ -124,8 +124,11 @@ pub struct CellPass {
     pub foreign_packets: u64,
     /// Retransmitted segments among them.
     pub retransmitted_packets: u64,
-    /// Packets that the models of the link dropped, where the hosts' own TCP crosses the link and sends them
-    /// again. With nodes it is 0: they send again what the link drops.
+    /// Those that the sender of the files sent.
+    #[serde(default)]
+    pub retransmitted_data_packets: u64,
+    /// Packets with data of the workload's direction that the link dropped between the markers, where the hosts'
+    /// own TCP crosses the link and sends them again. With nodes it is 0: they send again what the link drops.
     #[serde(default)]
     pub dropped_by_link_packets: u64,
     /// Bytes over the WAN from client to server, IP headers included.
@@ -192,24 +195,33 @@ impl CellPass {
         self.failure.is_none() && !self.files.is_empty() && self.files.iter().all(same)
     }
 
-    /// Packets at the client's interface.
+    /// Share of packets of others.
     #[must_use]
-    pub fn traffic(&self) -> TrafficCounts {
-        TrafficCounts {
-            packets: self.packets,
-            foreign: self.foreign_packets,
-            retransmitted: self.retransmitted_packets,
-        }
+    pub fn foreign_share(&self) -> f64 {
+        self.share(self.foreign_packets)
     }
 
-    /// Share of retransmitted segments that no drop of the link explains.
+    /// Share of retransmitted segments.
+    #[must_use]
+    pub fn retransmitted_share(&self) -> f64 {
+        self.share(self.retransmitted_packets)
+    }
+
+    /// Share of retransmitted segments that no drop of the link explains. A dropped packet explains one
+    /// retransmission of its direction.
     #[must_use]
     pub fn unexplained_retransmissions_share(&self) -> f64 {
-        let mut traffic = self.traffic();
-        traffic.retransmitted = traffic
-            .retransmitted
-            .saturating_sub(self.dropped_by_link_packets);
-        traffic.retransmitted_share()
+        let explained = self
+            .dropped_by_link_packets
+            .min(self.retransmitted_data_packets);
+        self.share(self.retransmitted_packets.saturating_sub(explained))
+    }
+
+    fn share(&self, part: u64) -> f64 {
+        match self.packets {
+            0 => 0.0,
+            whole => part as f64 / whole as f64,
+        }
     }
 }
 
@@ -483,6 +495,7 @@ pub(crate) mod tests {
             packets: 1_000,
             foreign_packets: 0,
             retransmitted_packets: 0,
+            retransmitted_data_packets: 0,
             dropped_by_link_packets: 0,
             wan_bytes_up: 1_000,
             wan_bytes_down: bytes,

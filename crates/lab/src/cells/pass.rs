@@ -131,6 +131,10 @@ impl FinishedCell<'_> {
             packets: counts.packets,
             foreign_packets: counts.foreign,
             retransmitted_packets: counts.retransmitted,
+            retransmitted_data_packets: match workload.way() {
+                TransferDirection::Download => counts.retransmitted_by_server,
+                TransferDirection::Upload => counts.retransmitted - counts.retransmitted_by_server,
+            },
             dropped_by_link_packets: 0,
             wan_bytes_up: bytes(&up),
             wan_bytes_down: bytes(&down),

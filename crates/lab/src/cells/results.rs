@@ -387,9 +387,8 @@ fn best_attempts(
                 let pass = attempt.passes.iter().find(|pass| pass.cell == key)?;
                 Some((*attempt, pass))
             });
-            let undesired = |pass: &CellPass| {
-                pass.traffic().foreign_share() + pass.unexplained_retransmissions_share()
-            };
+            let undesired =
+                |pass: &CellPass| pass.foreign_share() + pass.unexplained_retransmissions_share();
             // Whole transfers first, then clean ones, then the cleanest.
             let best = with.clone().min_by(|(_, one), (_, two)| {
                 let rank = |pass: &CellPass| (pass.failure.is_some(), !is_clean(pass, cell));

@@ -10,8 +10,9 @@
 //! start with empty caches before each series, and pings before and after each cell show that the
 //! link has its delay. A series
 //! with more than 1 % foreign or retransmitted packets runs once more, and both attempts are kept.
-//! Retransmissions do not count on a link that loses packets, nor as far as the link's queue has dropped packets of
-//! the hosts' TCP: a repetition would have them again.
+//! Retransmissions do not count on a link that loses packets, nor as far as the link has dropped data of the
+//! workload's direction while the cell ran: a repetition would have them again. The link's packet log tells these
+//! drops. Acknowledgements that it dropped explain no retransmission.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -37,6 +38,7 @@ use crate::workload::{
     FileSet, MailClientSettings, TransferDirection, WorkloadEnvironment, WorkloadKind,
     WorkloadOutcome,
 };
+use emulator::link::replay::logged_drops;
 use host::kernel::ProcessSignal;
 use host::machine::{MachineInfo, ProcessorTime};
 use host::progress::ProgressReporter;
@@ -184,13 +186,12 @@ pub(super) fn is_finished<'a>(
 
 /// Tells whether a pass needs no repetition.
 pub(super) fn is_clean(pass: &CellPass, cell: &PlannedCell) -> bool {
-    let traffic = pass.traffic();
     let retransmitted = match cell.figures.loss > 0.0 {
         true => 0.0,
         false => pass.unexplained_retransmissions_share(),
     };
     pass.failure.is_none()
-        && traffic.foreign_share() <= UNDESIRED_MOST
+        && pass.foreign_share() <= UNDESIRED_MOST
         && retransmitted <= UNDESIRED_MOST
 }
 
@@ -454,7 +455,12 @@ impl<'a> CampaignLane<'a> {
     ) -> Result<()> {
         let first = &series.cells[0];
         let name = pass::attempt_name(series, number);
-        let link = first.settings.arguments(first.seed);
+        let mut link = first.settings.arguments(first.seed);
+        let packet_log = self.captures.join(format!("{name}-link.csv"));
+        if !first.mode.has_nodes() {
+            let file = packet_log.display().to_string();
+            link.0.extend(["--log".to_owned(), file]);
+        }
         let mut emulator = self.topology.start_emulator(self.run, &self.logs, &link)?;
         let (client, server) = self.topology.verify_congestion_control(HTTP_PORT)?;
         attempt.hosts_congestion_control =
@@ -498,12 +504,15 @@ impl<'a> CampaignLane<'a> {
         attempt.emulator = last_json(emulator.log());
         let client = capture::read(&captures.client)?;
         let wan = capture::read(&captures.wan)?;
+        let drops = match first.mode.has_nodes() {
+            true => Vec::new(),
+            false => logged_drops(&packet_log)?,
+        };
         for cell in finished {
+            let way = cell.cell.workload.way();
             let mut pass = cell.read(&client, &wan)?;
-            if !first.mode.has_nodes() {
-                // Without nodes a series is one cell.
-                pass.dropped_by_link_packets = dropped_by_link(&attempt.emulator);
-            }
+            pass.dropped_by_link_packets =
+                recording::dropped_data(&client, &pass.label, &drops, way)?;
             attempt.passes.push(pass);
         }
         attempt.host_limits = host_limits(series, attempt);
@@ -628,18 +637,6 @@ fn configuration(cell: &PlannedCell) -> ExtraConfiguration {
     }
 }
 
-/// Packets that the link's models dropped in both directions, by the counters that the emulator printed.
-fn dropped_by_link(emulator: &serde_json::Value) -> u64 {
-    const MODELS: [&str; 4] = ["queue", "aqm", "policer", "loss"];
-    let dropped = |way: &str, model: &str| {
-        let count = &emulator[way][format!("dropped_by_{model}_packets")];
-        count.as_u64().unwrap_or_default()
-    };
-    let ways = ["forward", "back"];
-    let each = ways.map(|way| MODELS.map(|model| dropped(way, model)));
-    each.iter().flatten().sum()
-}
-
 /// Sentences about limits of the host during an attempt.
 fn host_limits(series: &CellSeries, attempt: &SeriesAttempt) -> Vec<String> {
     let runs = attempt.passes.iter().map(|pass| WorkloadRun {
@@ -667,7 +664,6 @@ mod tests {
     use super::super::expansion::expand;
     use super::super::journal::tests::pass;
     use super::*;
-    use serde_json::json;
 
     fn cell(name: &str) -> PlannedCell {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
@@ -683,16 +679,19 @@ mod tests {
         let mut pass = pass(&cell.key(), 1_000_000, 100.0);
         (pass.packets, pass.retransmitted_packets) = (8_242, 92);
         assert!(!is_clean(&pass, &cell));
-        let emulator = json!({
-            "forward": { "dropped_by_queue_packets": 1, "dropped_by_limit_packets": 500 },
-            "back": { "dropped_by_queue_packets": 40, "dropped_by_policer_packets": 10 },
-        });
-        pass.dropped_by_link_packets = dropped_by_link(&emulator);
-        assert_eq!(pass.dropped_by_link_packets, 51);
-        // 41 others are half a percent; 83 are one percent.
+        // 40 of them are data that the link dropped, and 52 are not: 0.6 %.
+        pass.retransmitted_data_packets = 92;
+        pass.dropped_by_link_packets = 40;
         assert!(is_clean(&pass, &cell));
         pass.retransmitted_packets += 50;
-        assert!(!is_clean(&pass, &cell));
+        assert!(!is_clean(&pass, &cell), "102 are not explained");
+        pass.dropped_by_link_packets = 500;
+        assert!(is_clean(&pass, &cell));
+        pass.retransmitted_data_packets = 40;
+        assert!(
+            !is_clean(&pass, &cell),
+            "those of the other direction are not explained"
+        );
         pass.foreign_packets = 100;
         pass.retransmitted_packets = 0;
         assert!(!is_clean(&pass, &cell), "foreign traffic is not explained");

@@ -32,7 +32,7 @@ pub use crossings::{WanCrossing, WanCrossings, crossings};
 pub use marker::{MarkerEdge, WorkloadMarker};
 pub use measured_files::{MeasuredFile, measured_files};
 pub use ping::ping;
-pub use traffic::{TrafficCounts, traffic};
+pub use traffic::{TrafficCounts, dropped_data, traffic};
 pub use transfers::{FileTransfer, OfficeTimes, transfers};
 
 /// Bytes kept of each packet: enough for all headers and an SMB2 CREATE with its file name.

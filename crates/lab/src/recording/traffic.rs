@@ -10,9 +10,12 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
 
-use super::transfers::{between_markers, is_marker, is_multicast};
+use super::transfers::{between_markers, is_marker, is_multicast, span_of_markers};
 use crate::topology::LabSite;
+use crate::workload::TransferDirection;
 use capture::{CapturedPacket, TransportHeader};
+use emulator::link::PacketDirection;
+use emulator::link::replay::LoggedDrop;
 
 /// Packets of a workload at the client's interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,28 +26,33 @@ pub struct TrafficCounts {
     pub foreign: u64,
     /// Segments with bytes that came before, or that later bytes have overtaken.
     pub retransmitted: u64,
+    /// Those of them that the server sent.
+    pub retransmitted_by_server: u64,
 }
 
-impl TrafficCounts {
-    /// Share of foreign packets.
-    #[must_use]
-    pub fn foreign_share(&self) -> f64 {
-        share(self.foreign, self.packets)
-    }
+/// The IP and TCP headers of a segment over IPv4 at most, in bytes: a longer packet has payload.
+const HEADERS_MOST_BYTES: u32 = 20 + 60;
 
-    /// Share of retransmitted segments.
-    #[must_use]
-    pub fn retransmitted_share(&self) -> f64 {
-        share(self.retransmitted, self.packets)
-    }
-}
-
-fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 {
-        0.0
-    } else {
-        part as f64 / whole as f64
-    }
+/// Counts the data packets that the link dropped in the direction of a workload between the two markers of a
+/// label. A packet without payload, such as an acknowledgement, is sent again by nobody.
+///
+/// # Errors
+/// When a marker is not there.
+pub fn dropped_data(
+    client: &[CapturedPacket],
+    label: &str,
+    drops: &[LoggedDrop],
+    way: TransferDirection,
+) -> Result<u64> {
+    let span = span_of_markers(client, label).context("in the client's capture")?;
+    let heading = match way {
+        TransferDirection::Upload => PacketDirection::Forward,
+        TransferDirection::Download => PacketDirection::Back,
+    };
+    let of_cell = drops.iter().filter(|drop| {
+        drop.heading == heading && drop.bytes > HEADERS_MOST_BYTES && span.contains(&drop.entered)
+    });
+    Ok(of_cell.count() as u64)
 }
 
 /// Counts the packets between the two markers of a label.
@@ -92,6 +100,7 @@ pub fn traffic(client: &[CapturedPacket], label: &str) -> Result<TrafficCounts> 
         // Numbers wrap: what lies more than half the space ahead lies behind.
         if ahead == 0 || ahead > u32::MAX / 2 {
             counts.retransmitted += 1;
+            counts.retransmitted_by_server += u64::from(source.ip() == far);
         } else {
             *known = end;
         }
@@ -143,6 +152,31 @@ mod tests {
     }
 
     #[test]
+    fn only_data_of_the_workload_in_its_span_counts_as_dropped() {
+        let (mut begin, mut end) = (marker(MarkerEdge::Begin), marker(MarkerEdge::End));
+        begin.at = Duration::from_secs(100);
+        end.at = Duration::from_secs(160);
+        let packets = [begin, end];
+        let drop = |seconds, heading, bytes| LoggedDrop {
+            entered: Duration::from_secs(seconds),
+            heading,
+            bytes,
+        };
+        let drops = [
+            drop(99, PacketDirection::Back, 1_500),
+            drop(110, PacketDirection::Back, 1_500),
+            drop(111, PacketDirection::Back, 81),
+            drop(112, PacketDirection::Back, 80),
+            drop(113, PacketDirection::Forward, 1_500),
+            drop(114, PacketDirection::Forward, 52),
+            drop(161, PacketDirection::Back, 1_500),
+        ];
+        let count = |way| dropped_data(&packets, "x", &drops, way).unwrap();
+        assert_eq!(count(TransferDirection::Download), 2);
+        assert_eq!(count(TransferDirection::Upload), 1);
+    }
+
+    #[test]
     fn overtaken_segments_are_retransmissions() {
         let wraps = u32::MAX - 1_500;
         let near = LabSite::Near.host_address();
@@ -166,9 +200,9 @@ mod tests {
             TrafficCounts {
                 packets: 7,
                 foreign: 1,
-                retransmitted: 2
+                retransmitted: 2,
+                retransmitted_by_server: 2,
             }
         );
-        assert!((counts.foreign_share() - 1.0 / 7.0).abs() < 1e-12);
     }
 }

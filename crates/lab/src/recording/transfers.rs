@@ -23,6 +23,7 @@
 //! for an answer before, and so starts a segment of its own.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -191,6 +192,18 @@ pub(super) fn between_markers<'a>(
     packets: &'a [CapturedPacket],
     label: &str,
 ) -> Result<&'a [CapturedPacket]> {
+    let (begin, end) = markers(packets, label)?;
+    Ok(&packets[begin + 1..end])
+}
+
+/// The time from the last begin marker to the first end marker of `label`.
+pub(super) fn span_of_markers(packets: &[CapturedPacket], label: &str) -> Result<Range<Duration>> {
+    let (begin, end) = markers(packets, label)?;
+    Ok(packets[begin].at..packets[end].at)
+}
+
+/// Places of the last begin marker and the first end marker of `label`.
+fn markers(packets: &[CapturedPacket], label: &str) -> Result<(usize, usize)> {
     let at_edge = |packet: &CapturedPacket, edge| {
         is_marker(packet)
             && WorkloadMarker::parse(&packet.payload)
@@ -203,7 +216,7 @@ pub(super) fn between_markers<'a>(
         .iter()
         .position(|packet| at_edge(packet, MarkerEdge::End));
     match (begin, end) {
-        (Some(begin), Some(end)) if begin < end => Ok(&packets[begin + 1..end]),
+        (Some(begin), Some(end)) if begin < end => Ok((begin, end)),
         _ => bail!("there are no two markers for {label}"),
     }
 }

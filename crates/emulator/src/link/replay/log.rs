@@ -8,7 +8,7 @@ use emulate::LinkFraming;
 use serde::de::DeserializeOwned;
 
 use super::super::packet_log::{
-    COLUMNS, DELIVERED, FATES, FLAGS, HELD, LogReport, MAGIC, SettingsRow, framing_name,
+    COLUMNS, DELIVERED, FATES, FLAGS, HELD, LogReport, MAGIC, SettingsRow, UNTAKEN, framing_name,
     heading_name,
 };
 use super::super::record::PacketDirection;
@@ -37,6 +37,8 @@ const TIME_MAX_NS: u64 = 10 * 366 * 86_400 * 1_000_000_000;
 /// A log in memory.
 #[derive(Debug)]
 pub(super) struct ReplayLog {
+    /// The time of day of the link's time 0.
+    pub(super) started: Option<jiff::Timestamp>,
     pub(super) framing: LinkFraming,
     /// Changes of settings; the first row has the settings at the start.
     pub(super) changes: Vec<SettingsRow>,
@@ -90,6 +92,11 @@ impl LoggedFate {
         FLAGS[usize::from(self.flags)]
     }
 
+    /// Tells whether the link's models dropped the packet.
+    pub(super) fn is_dropped(self) -> bool {
+        !matches!(self.what(), DELIVERED | UNTAKEN | HELD)
+    }
+
     pub(super) fn is_copy(self) -> bool {
         self.flags().ends_with("copy")
     }
@@ -103,6 +110,7 @@ impl ReplayLog {
             bail!("this is no packet log; its first line would be `{MAGIC}`");
         }
         let mut log = Self {
+            started: None,
             framing: LinkFraming::Ip,
             changes: Vec::new(),
             rows: [Vec::new(), Vec::new()],
@@ -145,6 +153,9 @@ impl ReplayLog {
     /// Writes the log again, as far as it was understood, with only the parts that a replay needs.
     pub(super) fn write(&self, out: &mut impl Write) -> Result<()> {
         writeln!(out, "{MAGIC}")?;
+        if let Some(started) = self.started {
+            writeln!(out, "# started: {started}")?;
+        }
         writeln!(out, "# framing: {}", framing_name(self.framing))?;
         for change in &self.changes {
             writeln!(out, "# set: {}", serde_json::to_string(change)?)?;
@@ -180,6 +191,11 @@ impl ReplayLog {
         if let Some(comment) = line.strip_prefix("# ") {
             let (name, value) = comment.split_once(": ").unwrap_or((comment, ""));
             match name {
+                "started" => {
+                    let time = value.parse();
+                    self.started =
+                        Some(time.map_err(|_| anyhow!("`{}` is no time", shown(value)))?);
+                }
                 "framing" => {
                     self.framing = [LinkFraming::Ip, LinkFraming::Ethernet]
                         .into_iter()
