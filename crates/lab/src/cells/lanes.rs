@@ -1,13 +1,14 @@
 //! Lanes: networks of the lab side by side, in which series run at the same time.
 //!
 //! ```text
-//!  series of one group ─► lane 1, lane 2, … ─ reports ─► journal and progress, in one thread
+//!  series of one group of a repeat ─► lane 1, lane 2, … ─ reports ─► journal and progress, in one thread
 //!
 //!  group 1   4 lanes   little data, and nothing fills the link         (T1; OC-1 without nodes at long delays)
 //!  group 2   4 lanes   little data behind a warm-up that fills the link
 //!      …     3 and 2 lanes, the same
 //!  last      1 lane    all that needs the processors for itself
 //! ```
+//! Each repeat runs these groups anew.
 //! Each lane has namespaces, servers, nodes and an emulator of its own, so lanes share the processors and
 //! the disk and nothing else. A group has as many lanes as the processors carry of its series. Where a warm-up fills
 //! the link, the lanes warm up one after the other, and then measure together (`rounds.rs`).
@@ -90,15 +91,19 @@ fn needs_rounds(series: &CellSeries, lanes: usize) -> bool {
     lanes > 1 && rates.fold(0.0, f64::max) * lanes as f64 > TOGETHER_MOST_BYTES_S
 }
 
-/// Groups the series by the lanes in which they run, most lanes first. In a group the order stays.
+/// Groups the series of each repeat by the lanes in which they run, most lanes first. In a group the order stays.
+///
+/// A repeat ends before the next one begins, so that what changes on the machine during a campaign is in
+/// all cells alike.
 pub(super) fn group<'a>(left: &[&'a CellSeries], jobs: usize) -> Vec<LaneGroup<'a>> {
-    let mut groups: BTreeMap<(Reverse<usize>, bool), Vec<&'a CellSeries>> = BTreeMap::new();
+    let mut groups: BTreeMap<(u32, Reverse<usize>, bool), Vec<&'a CellSeries>> = BTreeMap::new();
     for series in left {
         let lanes = lanes_of(series, jobs);
-        let key = (Reverse(lanes), needs_rounds(series, lanes));
+        let repeat = series.cells[0].repeat;
+        let key = (repeat, Reverse(lanes), needs_rounds(series, lanes));
         groups.entry(key).or_default().push(series);
     }
-    let group = |((Reverse(jobs), has_rounds), series)| LaneGroup {
+    let group = |((_, Reverse(jobs), has_rounds), series)| LaneGroup {
         jobs,
         series,
         has_rounds,
@@ -346,6 +351,22 @@ mod tests {
             panic!("one lane has one group");
         };
         assert_eq!(alone.series.len(), left.len());
+    }
+
+    #[test]
+    fn repeat_ends_before_the_next_one_begins() {
+        let (_, text, _) = campaign();
+        let plan = CellPlan::parse(&text.replace("repeats = 1", "repeats = 3")).unwrap();
+        let cells = expand(&plan);
+        let all = series(&plan, &cells, &cells);
+        let left: Vec<&CellSeries> = all.iter().collect();
+        let groups = group(&left, 4);
+        let order: Vec<u32> = groups
+            .iter()
+            .flat_map(|group| group.series.iter().map(|series| series.cells[0].repeat))
+            .collect();
+        assert_eq!(order.len(), 330);
+        assert!(order.is_sorted(), "{order:?}");
     }
 
     #[test]
