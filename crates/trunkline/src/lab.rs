@@ -315,6 +315,13 @@ impl LabRunArguments {
         if !faults.is_empty() {
             bail!("{} transfers were not identical", faults.len());
         }
+        match outcome.failed_cells() {
+            0 => {}
+            failed => bail!(
+                "{failed} cells failed; the report names the failures, and the same command measures \
+                 again what failed in the laboratory"
+            ),
+        }
         Ok(())
     }
 }

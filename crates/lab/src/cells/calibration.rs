@@ -94,6 +94,14 @@ pub(super) fn settings() -> Vec<(CalibratedQuantity, Option<f64>)> {
     all
 }
 
+/// Name of the captures of a bandwidth.
+pub(super) fn capture_name(configured: Option<f64>) -> String {
+    match configured {
+        Some(rate) => format!("calibration-{rate:.0}"),
+        None => "calibration-none".to_owned(),
+    }
+}
+
 /// Time to start and stop the emulator for one setting, and to start and read a bandwidth's captures.
 const SETUP: Duration = Duration::from_secs(1);
 const CAPTURES: Duration = Duration::from_secs(2);
@@ -246,6 +254,16 @@ pub(super) fn measure_loss(topology: &LabTopology) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn captures_of_settings_have_different_names() {
+        let rates = settings().into_iter();
+        let rates = rates.filter(|(quantity, _)| *quantity == CalibratedQuantity::Bandwidth);
+        let mut names: Vec<String> = rates.map(|(_, rate)| capture_name(rate)).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 8);
+    }
 
     #[test]
     fn settings_are_those_of_the_report() {

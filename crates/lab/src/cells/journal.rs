@@ -178,14 +178,21 @@ impl CellPass {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// Payload over time, in kB/s of 1,000 bytes; 0 where the transfer failed.
+    /// Payload over time, in kB/s of 1,000 bytes; 0 where the client's transfer failed, and `None` without a
+    /// time.
     #[must_use]
-    pub fn throughput_kb_s(&self) -> f64 {
-        let elapsed = self.elapsed_s();
-        if self.failure.is_some() || elapsed <= 0.0 {
-            return 0.0;
+    pub fn throughput_kb_s(&self) -> Option<f64> {
+        if self.failure.is_some() {
+            return Some(0.0);
         }
-        self.bytes() as f64 / 1e3 / elapsed
+        let elapsed = self.elapsed_s();
+        (elapsed > 0.0).then(|| self.bytes() as f64 / 1e3 / elapsed)
+    }
+
+    /// Tells whether the transfer ended, but not all files arrived as they were sent.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.failure.is_none() && !self.is_identical()
     }
 
     /// Tells whether all files arrived as they were sent.

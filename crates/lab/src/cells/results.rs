@@ -26,9 +26,9 @@ use host::median::median;
 pub enum CellStatus {
     /// All repeats are measured.
     Measured,
-    /// The transfer failed in every repeat.
+    /// The client's transfer failed in every repeat.
     Failed,
-    /// It is not measured yet.
+    /// A repeat has no figure: it did not run, or the lab failed.
     NotMeasured,
     /// The simulation has no script for it.
     NotSimulated,
@@ -41,7 +41,7 @@ pub struct CellResult {
     pub cell: PlannedCell,
     /// Status.
     pub status: CellStatus,
-    /// Throughput of each measured repeat, in kB/s.
+    /// Throughput of each measured repeat, in kB/s; 0 where the client's transfer failed.
     pub throughputs_kb_s: Vec<f64>,
     /// Median throughput with its interval.
     pub throughput: Option<MedianEstimate>,
@@ -51,6 +51,10 @@ pub struct CellResult {
     pub passes: Vec<CellPass>,
     /// Attempts in all repeats.
     pub attempts: u32,
+    /// Repeats whose attempts left no figure, because the lab failed in each of them.
+    pub repeats_without_figure: u32,
+    /// Attempts in which a file arrived with other content than was sent.
+    pub damaged_attempts: u32,
     /// Set if an attempt was repeated for foreign or retransmitted traffic.
     pub repeated_for_foreign_traffic: bool,
     /// Sentences about limits of the host.
@@ -110,10 +114,12 @@ impl CellResult {
         (real > 0.0).then(|| 100.0 * (own / real - 1.0))
     }
 
-    /// Tells whether every file of every repeat arrived as it was sent.
+    /// Tells whether every file of every repeat arrived as it was sent, and no other attempt damaged one.
     #[must_use]
     pub fn is_identical(&self) -> bool {
-        !self.passes.is_empty() && self.passes.iter().all(CellPass::is_identical)
+        self.damaged_attempts == 0
+            && !self.passes.is_empty()
+            && self.passes.iter().all(CellPass::is_identical)
     }
 }
 
@@ -161,14 +167,28 @@ impl CampaignOutcome {
         })
     }
 
-    /// Text for each transfer that was not whole, one line each.
+    /// Text for each transfer that ended and damaged a file, one line each, in whatever attempt.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
-        let measured = self.cells.iter().flat_map(|cell| &cell.passes);
-        let damaged = measured.filter(|pass| pass.failure.is_none() && !pass.is_identical());
-        damaged
-            .map(|pass| format!("{}: what arrived is not what was sent", pass.cell))
-            .collect()
+        let mut faults = Vec::new();
+        for attempt in &self.journal.attempts {
+            for pass in attempt.passes.iter().filter(|pass| pass.is_damaged()) {
+                let (cell, number) = (&pass.cell, attempt.attempt);
+                faults.push(format!(
+                    "{cell}, attempt {number}: what arrived is not what was sent"
+                ));
+            }
+        }
+        faults
+    }
+
+    /// Number of cells that failed: the client's transfer in every repeat, or the lab in one of them.
+    #[must_use]
+    pub fn failed_cells(&self) -> usize {
+        let is_failed = |cell: &&CellResult| {
+            cell.status == CellStatus::Failed || cell.repeats_without_figure > 0
+        };
+        self.cells.iter().filter(is_failed).count()
     }
 
     /// Duration of all attempts, in seconds.
@@ -368,6 +388,7 @@ fn pass_kind(cell: &PlannedCell) -> Option<PassKind> {
 struct RepeatOutcome {
     pass: Option<CellPass>,
     attempts: u32,
+    damaged: u32,
     is_repeated: bool,
     host_limits: Vec<String>,
     failures: Vec<String>,
@@ -384,14 +405,18 @@ fn best_attempts(
         for cell in &series.cells {
             let key = cell.key();
             let with = attempts.iter().filter_map(|attempt| {
-                let pass = attempt.passes.iter().find(|pass| pass.cell == key)?;
+                let has = |pass: &&CellPass| pass.cell == key && pass.throughput_kb_s().is_some();
+                let pass = attempt.passes.iter().find(has)?;
                 Some((*attempt, pass))
             });
             let undesired =
                 |pass: &CellPass| pass.foreign_share() + pass.unexplained_retransmissions_share();
-            // Whole transfers first, then clean ones, then the cleanest.
+            // Whole transfers first, then identical ones, then clean ones, then the cleanest.
             let best = with.clone().min_by(|(_, one), (_, two)| {
-                let rank = |pass: &CellPass| (pass.failure.is_some(), !is_clean(pass, cell));
+                let rank = |pass: &CellPass| {
+                    let is_failed = pass.failure.is_some();
+                    (is_failed, !pass.is_identical(), !is_clean(pass, cell))
+                };
                 rank(one)
                     .cmp(&rank(two))
                     .then(undesired(one).total_cmp(&undesired(two)))
@@ -403,6 +428,7 @@ fn best_attempts(
             let outcome = RepeatOutcome {
                 pass: best.map(|(_, pass)| pass.clone()),
                 attempts: attempts.len() as u32,
+                damaged: with.clone().filter(|(_, pass)| pass.is_damaged()).count() as u32,
                 is_repeated: attempts.len() > 1 && with.clone().any(|(_, pass)| dirty(pass)),
                 host_limits: best
                     .map(|(of, _)| of.host_limits.clone())
@@ -437,6 +463,8 @@ impl CellResult {
                 .and_then(|from| published::throughput(from, cell)),
             passes: Vec::new(),
             attempts: 0,
+            repeats_without_figure: 0,
+            damaged_attempts: 0,
             repeated_for_foreign_traffic: false,
             host_limits: Vec::new(),
             failures: Vec::new(),
@@ -451,8 +479,11 @@ impl CellResult {
         self.repeated_for_foreign_traffic |= repeat.is_repeated;
         self.host_limits.extend(repeat.host_limits.iter().cloned());
         self.failures.extend(repeat.failures.iter().cloned());
-        let throughput = repeat.pass.as_ref().map_or(0.0, CellPass::throughput_kb_s);
-        self.throughputs_kb_s.push(throughput);
+        self.damaged_attempts += repeat.damaged;
+        match repeat.pass.as_ref().and_then(CellPass::throughput_kb_s) {
+            Some(throughput) => self.throughputs_kb_s.push(throughput),
+            None => self.repeats_without_figure += 1,
+        }
         self.passes.extend(repeat.pass.clone());
     }
 
@@ -476,6 +507,7 @@ impl CellResult {
 pub(crate) mod tests {
     use super::super::journal::tests::{attempt, pass};
     use super::super::journal::{CampaignHeader, CampaignJournal};
+    use super::super::plan::PublishedEvaluation;
     use super::*;
     use host::machine::MachineInfo;
 
@@ -485,21 +517,36 @@ pub(crate) mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/wx-2006.toml");
         let text = std::fs::read_to_string(path).unwrap();
         let text = text.replace("repeats = 1", &format!("repeats = {repeats}"));
-        let plan = CellPlan::parse(&text).unwrap();
+        outcome_of(&text, |cell| {
+            let published = published::throughput(PublishedEvaluation::Wx2006, cell).unwrap();
+            let kb_s = (published.kb_s * 2.0).max(1.0) + f64::from(cell.repeat) / 10.0;
+            (!cell.name().starts_with(without)).then_some(kb_s)
+        })
+    }
+
+    /// Outcome of a plan in which every cell has this throughput; 0 is a failed transfer.
+    pub(crate) fn outcome_of(
+        text: &str,
+        kb_s: impl Fn(&PlannedCell) -> Option<f64>,
+    ) -> CampaignOutcome {
+        let plan = CellPlan::parse(text).unwrap();
         let sizes = CellSizes::of(&plan, false, false);
-        let header = CampaignHeader::new(&text, sizes, MachineInfo::default(), None);
+        let header = CampaignHeader::new(text, sizes, MachineInfo::default(), None);
         let directory = tempfile::tempdir().unwrap();
         let mut journal = CampaignJournal::open(directory.path(), &header).unwrap();
         let all = expansion::expand(&plan);
         for series in expansion::series(&plan, &all, &all) {
-            let cell = &series.cells[0];
-            if cell.name().starts_with(without) {
-                continue;
+            let measured = |cell: &PlannedCell| {
+                let kb_s = kb_s(cell)?;
+                let bytes = sizes.bytes(cell).max(1_000);
+                let mut pass = pass(&cell.key(), bytes, kb_s.max(1.0));
+                pass.failure = (kb_s == 0.0).then(|| "timed out".to_owned());
+                Some(pass)
+            };
+            let passes: Vec<CellPass> = series.cells.iter().filter_map(measured).collect();
+            if !passes.is_empty() {
+                journal.add(attempt(&series.key, passes)).unwrap();
             }
-            let published = published::throughput(plan.published.unwrap(), cell).unwrap();
-            let kb_s = (published.kb_s * 2.0).max(1.0) + f64::from(cell.repeat) / 10.0;
-            let pass = pass(&cell.key(), sizes.bytes(cell), kb_s);
-            journal.add(attempt(&series.key, vec![pass])).unwrap();
         }
         CampaignOutcome::of(journal).unwrap()
     }
@@ -546,6 +593,82 @@ pub(crate) mod tests {
         assert!((cell.throughput.unwrap().median - 100.0).abs() < 1e-6);
         assert_eq!(cell.attempts, 2);
         assert!(cell.repeated_for_foreign_traffic);
+    }
+
+    #[test]
+    fn failure_of_the_lab_is_no_figure() {
+        let name = "CIFS/T1/0s/loss=0%/B";
+        let mut outcome = sample_outcome(2, name);
+        for (repeat, passes, failure) in [
+            (1, vec![], Some("nginx has ended")),
+            (
+                2,
+                vec![pass(
+                    &format!("{name}/fec=none/random-once#2"),
+                    1_000_000,
+                    100.0,
+                )],
+                None,
+            ),
+        ] {
+            let mut attempt = attempt(&format!("{name}/fec=none#{repeat}"), passes);
+            attempt.failure = failure.map(str::to_owned);
+            outcome.journal.attempts.push(attempt);
+        }
+        let outcome = CampaignOutcome::of(outcome.journal).unwrap();
+        let cell = find(&outcome, name);
+        assert_eq!(cell.status, CellStatus::NotMeasured);
+        assert_eq!(cell.throughputs_kb_s.len(), 1);
+        assert!((cell.throughput.unwrap().median - 100.0).abs() < 1e-6);
+        assert_eq!(cell.failures, ["nginx has ended"]);
+        assert_eq!(outcome.failed_cells(), 1);
+        let whole = sample_outcome(1, "none");
+        assert_eq!(whole.failed_cells(), 0);
+    }
+
+    #[test]
+    fn failed_transfer_is_a_figure_of_0() {
+        let name = "CIFS/T1/0s/loss=0%/B";
+        let mut outcome = sample_outcome(1, name);
+        let mut failed = pass(&format!("{name}/fec=none/random-once#1"), 1_000_000, 100.0);
+        failed.failure = Some("timed out".to_owned());
+        let series = format!("{name}/fec=none#1");
+        outcome
+            .journal
+            .attempts
+            .push(attempt(&series, vec![failed]));
+        let outcome = CampaignOutcome::of(outcome.journal).unwrap();
+        assert_eq!(find(&outcome, name).status, CellStatus::Failed);
+        assert_eq!(find(&outcome, name).throughputs_kb_s, [0.0]);
+        assert_eq!(outcome.failed_cells(), 1);
+    }
+
+    #[test]
+    fn damaged_file_of_any_attempt_is_a_fault() {
+        let name = "CIFS/T1/0s/loss=0%/B";
+        // The damaged attempt is the cleaner one, or has foreign packets and is repeated.
+        for foreign in [[0, 50], [50, 0]] {
+            let mut outcome = sample_outcome(1, name);
+            for (index, foreign) in foreign.into_iter().enumerate() {
+                let cell = format!("{name}/fec=none/random-once#1");
+                let mut pass = pass(&cell, 1_000_000, 100.0 + index as f64);
+                pass.foreign_packets = foreign;
+                if index == 0 {
+                    pass.files[0].found_hash = Some("b".to_owned());
+                }
+                let mut attempt = attempt(&format!("{name}/fec=none#1"), vec![pass]);
+                attempt.attempt = index as u32 + 1;
+                outcome.journal.attempts.push(attempt);
+            }
+            let outcome = CampaignOutcome::of(outcome.journal).unwrap();
+            let cell = find(&outcome, name);
+            assert!((cell.throughput.unwrap().median - 101.0).abs() < 1e-6);
+            assert!(!cell.is_identical());
+            let [fault] = &outcome.faults()[..] else {
+                panic!("{:?}", outcome.faults());
+            };
+            assert!(fault.contains("attempt 1"), "{fault}");
+        }
     }
 
     #[test]

@@ -48,7 +48,7 @@ use host::{ProgramEnvironment, kernel, rootless, wait};
 /// Greatest share of foreign or retransmitted packets; above it a series is repeated (2006 report,
 /// section 6.3).
 const UNDESIRED_MOST: f64 = 0.01;
-/// Attempts of a series.
+/// Attempts of a series with figures, and attempts in one run of the program in which the lab fails.
 const ATTEMPTS_MOST: u32 = 2;
 /// Free bytes that the campaign's directory needs.
 const FREE_LEAST_BYTES: u64 = 1 << 30;
@@ -81,6 +81,7 @@ pub struct RunOptions {
 /// # Errors
 /// Fails when a requirement is missing, no cell is chosen, the journal cannot be written, or the
 /// lab is interrupted. A series that fails is in the journal with its failure, and the rest goes on.
+/// The next run of the same campaign measures it again.
 pub fn run(
     environment: &ProgramEnvironment,
     plan: &CellPlan,
@@ -156,28 +157,29 @@ pub fn run(
 pub(super) fn summary(pass: &CellPass) -> String {
     let note = match &pass.failure {
         Some(failure) => failure.clone(),
-        None => format!("{:.1} kB/s", pass.throughput_kb_s()),
+        None => match pass.throughput_kb_s() {
+            Some(throughput) => format!("{throughput:.1} kB/s"),
+            None => "no time in the captures".to_owned(),
+        },
     };
     format!("{}: {note}", pass.cell)
 }
 
 /// Tells whether these attempts of a series contain a clean one with all its cells, or are all that it may
-/// have.
+/// have. An attempt in which the lab failed, or without one of the cells, measures nothing and does not count.
 pub(super) fn is_finished<'a>(
     attempts: impl Iterator<Item = &'a SeriesAttempt>,
     series: &CellSeries,
 ) -> bool {
     let mut count = 0;
     for attempt in attempts {
-        count += 1;
         let has = |cell: &PlannedCell| attempt.passes.iter().any(|pass| pass.cell == cell.key());
-        if attempt.failure.is_none()
-            && series.cells.iter().all(has)
-            && attempt
-                .passes
-                .iter()
-                .all(|pass| is_clean(pass, &series.cells[0]))
-        {
+        if attempt.failure.is_some() || !series.cells.iter().all(has) {
+            continue;
+        }
+        count += 1;
+        let mut passes = attempt.passes.iter();
+        if passes.all(|pass| is_clean(pass, &series.cells[0])) {
             return true;
         }
     }
@@ -270,6 +272,8 @@ struct CampaignLane<'a> {
     topology: LabTopology,
     markers: MarkerPath,
     servers: SiteServers,
+    /// Kinds of the servers.
+    kinds: Vec<ServerKind>,
     /// Programs of the mail server and its clients, where a cell needs them.
     mail: Option<MailboxPrograms>,
     logs: PathBuf,
@@ -318,6 +322,7 @@ impl<'a> CampaignLane<'a> {
             options,
             topology,
             servers,
+            kinds: needs.servers.clone(),
             mail,
             logs,
             captures,
@@ -365,14 +370,10 @@ impl<'a> CampaignLane<'a> {
         let rate = configured.unwrap_or(UNLIMITED_BIT_S);
         let bytes = rate / 8.0 * calibration::BANDWIDTH_SPAN.as_secs_f64();
         let files = FileSet::random(self.plan.seed, DOCUMENT_FILE, bytes as u64);
-        let label = format!("calibration-{rate:.0}-{}", CacheState::RandomOnce.name());
-        let mut recorder = PacketRecorder::start(
-            self.run,
-            &self.topology,
-            &self.captures,
-            &self.logs,
-            &format!("calibration-{rate:.0}"),
-        )?;
+        let name = calibration::capture_name(configured);
+        let label = format!("{name}-{}", CacheState::RandomOnce.name());
+        let mut recorder =
+            PacketRecorder::start(self.run, &self.topology, &self.captures, &self.logs, &name)?;
         files.write_to(self.servers.files())?;
         recorder.mark(&self.markers, MarkerEdge::Begin, &label)?;
         let workload = WorkloadKind::HttpDownload;
@@ -396,7 +397,7 @@ impl<'a> CampaignLane<'a> {
         Ok(sent * 8.0 / seconds.max(1e-9))
     }
 
-    /// Runs a series until an attempt of it is clean.
+    /// Runs a series until an attempt of it is clean, or the lab has failed too often.
     fn run(
         &mut self,
         next: NextSeries<'_>,
@@ -407,7 +408,8 @@ impl<'a> CampaignLane<'a> {
             series,
             mut attempts,
         } = next;
-        while !is_finished(attempts.iter(), series) {
+        let mut failures = 0;
+        while failures < ATTEMPTS_MOST && !is_finished(attempts.iter(), series) {
             waiting.begin(series);
             let attempt = self.attempt(series, attempts.len() as u32 + 1, member)?;
             for pass in &attempt.passes {
@@ -415,11 +417,35 @@ impl<'a> CampaignLane<'a> {
             }
             if let Some(failure) = &attempt.failure {
                 self.progress.note(&format!("{}: {failure}", series.key));
+                failures += 1;
             }
             attempts.push(attempt.clone());
             waiting.add(attempt);
+            self.replace_dead_servers()?;
         }
         waiting.pass(series);
+        Ok(())
+    }
+
+    /// Starts the servers again if one of them has ended: without it every later series would fail.
+    ///
+    /// # Errors
+    /// Fails when they do not start, which ends the lane and the campaign.
+    fn replace_dead_servers(&mut self) -> Result<()> {
+        let Err(error) = self.servers.check() else {
+            return Ok(());
+        };
+        self.progress
+            .note(&format!("the servers start again: {error:#}"));
+        self.servers.stop()?;
+        self.servers = SiteServers::start(
+            self.run,
+            &self.topology,
+            LabSite::Far,
+            &self.logs,
+            &self.kinds,
+        )
+        .context("starting the servers again")?;
         Ok(())
     }
 
@@ -662,7 +688,7 @@ fn host_limits(series: &CellSeries, attempt: &SeriesAttempt) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::super::expansion::expand;
-    use super::super::journal::tests::pass;
+    use super::super::journal::tests::{attempt, pass};
     use super::*;
 
     fn cell(name: &str) -> PlannedCell {
@@ -671,6 +697,37 @@ mod tests {
         let cells = expand(&plan);
         let found = cells.into_iter().find(|cell| cell.name().starts_with(name));
         found.expect(name)
+    }
+
+    #[test]
+    fn attempts_in_which_the_lab_failed_are_measured_again() {
+        let cell = cell("CIFS/T1/0s/loss=0%/B");
+        let series = CellSeries {
+            key: "series".to_owned(),
+            cells: vec![cell.clone()],
+        };
+        let failed = SeriesAttempt {
+            failure: Some("nginx has ended".to_owned()),
+            ..attempt("series", vec![])
+        };
+        let [failed, other] = [failed, attempt("series", vec![])];
+        let is_over = |attempts: &[&SeriesAttempt]| {
+            let attempts = attempts.iter().copied();
+            is_finished(attempts, &series)
+        };
+        assert!(!is_over(&[&failed, &failed, &failed]));
+        // Without the cell, as after a run of other cells of the series.
+        assert!(!is_over(&[&other, &other]));
+        let clean = attempt("series", vec![pass(&cell.key(), 1_000_000, 100.0)]);
+        assert!(is_over(&[&failed, &clean]));
+        let mut noisy = clean.clone();
+        noisy.passes[0].foreign_packets = 100;
+        assert!(!is_over(&[&noisy, &failed]));
+        assert!(is_over(&[&noisy, &failed, &noisy]));
+        // A transfer that the client gave up is a result.
+        let mut given_up = clean;
+        given_up.passes[0].failure = Some("timed out".to_owned());
+        assert!(is_over(&[&given_up, &given_up]));
     }
 
     #[test]
