@@ -7,11 +7,12 @@
 //! DIR/captures/       two captures for each attempt
 //! DIR/logs/           logs of servers, clients, nodes and the emulator
 //! ```
-//! A campaign that was killed while it wrote leaves half a line, which is cut off when it continues.
-//! The journal never changes a line that it has written.
+//! A campaign that was killed while it wrote leaves half a line, which is cut off when it continues. So is
+//! what a failed write leaves, for example on a full disk, before the next line. The journal never changes a
+//! line that it has written, and one process at a time has it open for writing (a lock on the directory).
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -154,7 +155,7 @@ enum JournalLine {
 #[derive(Debug)]
 pub struct CampaignJournal {
     path: PathBuf,
-    file: Option<File>,
+    writer: Option<JournalWriter>,
     /// First line.
     pub header: CampaignHeader,
     /// Attempts in the order in which they ended.
@@ -163,6 +164,34 @@ pub struct CampaignJournal {
     pub calibration: Option<LinkCalibration>,
     /// Figures of a real campaign beside this simulation; the last ones that were added.
     pub real: Option<RealFigures>,
+}
+
+/// The file of a journal that is written, as long as this process has the lock of its directory.
+#[derive(Debug)]
+struct JournalWriter {
+    file: File,
+    /// Length of the whole lines.
+    whole_bytes: u64,
+    /// The kernel removes the lock when the process ends, however it ends.
+    _lock: File,
+}
+
+impl JournalWriter {
+    /// Appends a line and waits until it is on the disk. A failed write leaves the whole lines.
+    fn append(&mut self, line: &str) -> std::io::Result<()> {
+        // What an earlier failed write left is not the beginning of this line.
+        self.file.set_len(self.whole_bytes)?;
+        let written = self
+            .file
+            .write_all(line.as_bytes())
+            .and_then(|()| self.file.sync_data());
+        match written {
+            Ok(()) => self.whole_bytes += line.len() as u64,
+            // If this fails too, the next line or the next start cuts the rest off.
+            Err(_) => drop(self.file.set_len(self.whole_bytes)),
+        }
+        written
+    }
 }
 
 impl CellPass {
@@ -301,7 +330,7 @@ impl CampaignJournal {
             .with_context(|| format!("{} has no first line", path.display()))?;
         Ok(Self {
             path,
-            file: None,
+            writer: None,
             header,
             attempts: found.attempts,
             calibration: found.calibration,
@@ -312,9 +341,11 @@ impl CampaignJournal {
     /// Continues the campaign of `directory`, or begins it with `header`.
     ///
     /// # Errors
-    /// Fails when the directory contains another campaign, or the journal cannot be written.
+    /// Fails when the directory contains another campaign, another process runs the campaign, or the journal
+    /// cannot be written.
     pub fn open(directory: &Path, header: &CampaignHeader) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+        let lock = lock(directory)?;
         let path = directory.join(FILE_NAME);
         let lines = match path.exists() {
             true => read_lines(&path)?,
@@ -325,11 +356,13 @@ impl CampaignJournal {
             .append(true)
             .open(&path)
             .with_context(|| format!("opening {}", path.display()))?;
-        // Half a line is left where the campaign was killed while it wrote.
-        file.set_len(lines.whole_bytes)?;
         let mut journal = Self {
             path,
-            file: Some(file),
+            writer: Some(JournalWriter {
+                file,
+                whole_bytes: lines.whole_bytes,
+                _lock: lock,
+            }),
             header: header.clone(),
             attempts: lines.attempts,
             calibration: lines.calibration,
@@ -397,14 +430,30 @@ impl CampaignJournal {
     }
 
     fn append(&mut self, line: &JournalLine) -> Result<()> {
-        let Some(file) = &mut self.file else {
+        let Some(writer) = &mut self.writer else {
             bail!("{} is open for reading only", self.path.display());
         };
         let mut text = serde_json::to_string(line)?;
         text.push('\n');
-        file.write_all(text.as_bytes())
-            .and_then(|()| file.sync_data())
+        writer
+            .append(&text)
             .with_context(|| format!("writing {}", self.path.display()))
+    }
+}
+
+/// Takes the lock of a campaign's directory.
+fn lock(directory: &Path) -> Result<File> {
+    let file = File::open(directory).with_context(|| format!("opening {}", directory.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => bail!(
+            "another process runs the campaign in {}; wait for its end, or select another directory with \
+             --keep",
+            directory.display()
+        ),
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("locking {}", directory.display()))
+        }
     }
 }
 
@@ -534,6 +583,38 @@ pub(crate) mod tests {
             drop(journal);
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
+    }
+
+    #[test]
+    fn failed_write_leaves_whole_lines() {
+        let directory = tempfile::tempdir().unwrap();
+        let header = header("title = 'x'");
+        let mut journal = CampaignJournal::open(directory.path(), &header).unwrap();
+        journal.add(attempt("one", vec![])).unwrap();
+        let path = directory.path().join(FILE_NAME);
+        let whole = fs::read_to_string(&path).unwrap();
+        // A full disk takes a part of a line.
+        let mut disk = OpenOptions::new().append(true).open(&path).unwrap();
+        disk.write_all(b"{\"attempt\": {\"series\": \"tw").unwrap();
+        journal.add(attempt("three", vec![])).unwrap();
+        drop(journal);
+        assert!(fs::read_to_string(&path).unwrap().starts_with(&whole));
+        let journal = CampaignJournal::read(directory.path()).unwrap();
+        assert_eq!(journal.attempts_of("one").count(), 1);
+        assert_eq!(journal.attempts_of("three").count(), 1);
+    }
+
+    #[test]
+    fn second_run_in_one_directory_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let header = header("title = 'x'");
+        let first = CampaignJournal::open(directory.path(), &header).unwrap();
+        let error = CampaignJournal::open(directory.path(), &header).unwrap_err();
+        assert!(error.to_string().contains("another process"), "{error}");
+        // A report of a running campaign can be made.
+        CampaignJournal::read(directory.path()).unwrap();
+        drop(first);
+        CampaignJournal::open(directory.path(), &header).unwrap();
     }
 
     #[test]
