@@ -1,5 +1,6 @@
 //! Tests of campaigns as a user runs them: a plan is measured, killed and continued.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -159,9 +160,24 @@ fn killed_campaign_continues_without_repeating() {
     // Two files over SMB, and a document.
     let rows = 2 + usize::from(has_serial);
     assert_eq!(document["rows"].as_array().map(Vec::len), Some(rows));
-    // Nothing is measured twice but series that were not clean.
-    let attempts = document["attempts"].as_u64().expect("attempts are counted");
-    assert_eq!(attempts + 1, journal().lines().count() as u64);
+    // A series that was finished when the first run was killed has no further attempt, and every other one
+    // that it had begun has one more.
+    let (before, after) = (
+        attempts_by_series(&before[..whole]),
+        attempts_by_series(&journal()),
+    );
+    let unchanged = before
+        .iter()
+        .filter(|(key, count)| after.get(*key) == Some(*count));
+    assert_eq!(
+        unchanged.count(),
+        finished_series(&errors),
+        "{before:?} {after:?}"
+    );
+    assert!(finished_series(&errors) > 0, "{errors}");
+    let most = *after.values().max().expect("there are attempts");
+    assert!(most <= 2, "{after:?}");
+    assert_eq!(document["attempts"].as_u64(), Some(after.values().sum()));
 
     let report = Command::new(env!("CARGO_BIN_EXE_trunkline"))
         .args(["lab", "report"])
@@ -172,6 +188,27 @@ fn killed_campaign_continues_without_repeating() {
     let again: Value = serde_json::from_slice(&report.stdout).expect("it writes JSON");
     assert_eq!(again, document);
     recompute(&kept);
+}
+
+/// Number of attempts of each series in a journal.
+fn attempts_by_series(journal: &str) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for line in journal.lines() {
+        let line: Value = serde_json::from_str(line).expect("a line of the journal is JSON");
+        if let Some(series) = line["attempt"]["series"].as_str() {
+            *counts.entry(series.to_owned()).or_default() += 1;
+        }
+    }
+    counts
+}
+
+/// Number of series that the program found finished, as it says at the start.
+fn finished_series(notes: &str) -> usize {
+    let before = notes.split(" series are finished").next();
+    let words = before.map(|text| text.split_whitespace().rev().collect::<Vec<_>>());
+    // `2 of 12 series are finished`
+    let number = words.and_then(|words| words.get(2).and_then(|word| word.parse().ok()));
+    number.expect("the program says how many series are finished")
 }
 
 fn recompute(kept: &Path) {
