@@ -11,11 +11,14 @@ use super::campaign_table::SIMULATION;
 use super::lines::{PlotAxes, PlotLine, lines};
 use super::rows::{ResultRow, rows, sums};
 use super::statistics::{self, COVERAGE, ComparisonVerdict};
-use super::tables::{CellTable, TurningPoint, baseline_of, own_figure, published_figure, tables};
+use super::tables::{
+    CellTable, CellVariant, baseline_of, is_ahead, is_published_ahead, own_figure,
+    own_figure_or_failure, published_figure, tables,
+};
 use super::{TransferFigures, published};
 use crate::campaign::PassKind;
 use crate::cells::{
-    CalibratedQuantity, CampaignOutcome, CellMode, CellResult, CellSizes, CellStatus, FecSetting,
+    CalibratedQuantity, CampaignOutcome, CellResult, CellSizes, CellStatus, FecSetting,
     PublishedEvaluation,
 };
 use crate::workload::WorkloadKind;
@@ -151,9 +154,11 @@ fn write_summary(
         )?;
     }
     for table in tables.iter().filter(|table| !table.is_of_losses) {
-        let sentences = [CellMode::Transport, CellMode::Application]
+        let sentences = table
+            .variants()
             .into_iter()
-            .filter_map(|mode| turning_sentence(table, mode))
+            .filter(|variant| variant.mode.has_nodes())
+            .filter_map(|variant| turning_sentence(table, variant))
             .collect::<Vec<_>>();
         if !sentences.is_empty() {
             writeln!(
@@ -167,66 +172,115 @@ fn write_summary(
     write_losers(out, outcome)
 }
 
-/// Sentence about the delay from which a mode beats the baseline.
-fn turning_sentence(table: &CellTable<'_>, mode: CellMode) -> Option<String> {
-    let ours = table.turning_point(mode, own_figure)?;
-    let text = |point: TurningPoint| match point {
-        TurningPoint::Everywhere => "at every delay".to_owned(),
-        TurningPoint::From(delay) if delay < 0.5 => "at every delay above 0 ms".to_owned(),
-        TurningPoint::From(delay) => format!("from about {delay:.0} ms one way on"),
-        TurningPoint::Nowhere => "at no delay".to_owned(),
-    };
+/// Sentence about the delays at which a variant beats the baseline.
+fn turning_sentence(table: &CellTable<'_>, variant: CellVariant) -> Option<String> {
+    let ours = table.turning_point(variant, own_figure_or_failure, is_ahead)?;
     let published = table
-        .turning_point(mode, published_figure)
+        .turning_point(variant, published_figure, is_published_ahead)
         .map_or(String::new(), |point| {
-            format!(" (published: {})", text(point))
+            format!(" (published: {})", point.describe())
         });
     Some(format!(
         "{} beats B {}{published}.",
-        mode.letter(),
-        text(ours)
+        table.label(variant),
+        ours.describe()
     ))
 }
 
-/// Cells in which acceleration does not pay.
-fn write_losers(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
-    let mut items = Vec::new();
-    for result in &outcome.cells {
-        let Some(base) = baseline_of(outcome, result) else {
-            continue;
-        };
-        if !result.cell.mode.has_nodes() || result.status != CellStatus::Measured {
-            continue;
-        }
-        let (Some(base), Some(own)) = (base.throughput, result.throughput) else {
-            continue;
-        };
-        let percent = statistics::benefit_percent(base.median, own.median).unwrap_or_default();
-        let text = match statistics::compare(&base, &own) {
-            ComparisonVerdict::Higher => continue,
-            ComparisonVerdict::Lower => format!("{percent:+.1} %"),
-            ComparisonVerdict::NoDifference => "no difference is shown".to_owned(),
-            ComparisonVerdict::NotTested if percent > 0.0 => continue,
-            ComparisonVerdict::NotTested => {
-                format!("{percent:+.1} % (too few repeats to test the difference)")
+/// Accelerated cells, by their comparison with the baseline.
+#[derive(Default)]
+struct BaselineComparisons {
+    /// Cells with nodes that are in the report.
+    accelerated: usize,
+    /// Cells above the baseline by the intervals.
+    above: usize,
+    /// Cells above the baseline by the medians, in too few repeats for intervals.
+    above_untested: usize,
+    /// List items of cells in which acceleration does not pay.
+    losers: Vec<String>,
+}
+
+impl BaselineComparisons {
+    fn of(outcome: &CampaignOutcome) -> Self {
+        let mut found = Self::default();
+        for result in &outcome.cells {
+            let is_accelerated = result.cell.mode.has_nodes();
+            if !is_accelerated || result.status == CellStatus::NotSimulated {
+                continue;
             }
-        };
-        items.push(format!(
-            "<li><code>{}</code>: {text}</li>",
-            escape(&result.cell.name())
-        ));
-    }
-    match items.is_empty() {
-        true if outcome.count(CellStatus::Measured) == 0 => {}
-        true => *out += "<p>Acceleration is above its baseline in every measured cell.</p>\n",
-        false => {
-            writeln!(
-                out,
-                "<p>Acceleration does not pay in these cells, against the baseline of the same \
-                 link:</p>\n<ul>{}</ul>",
-                items.join("\n")
-            )?;
+            found.accelerated += 1;
+            if let Some(text) = found.count(outcome, result) {
+                let name = escape(&result.cell.name());
+                found
+                    .losers
+                    .push(format!("<li><code>{name}</code>: {text}</li>"));
+            }
         }
+        found
+    }
+
+    /// Counts a cell, or returns how it does not pay.
+    fn count(&mut self, outcome: &CampaignOutcome, result: &CellResult) -> Option<String> {
+        if result.status == CellStatus::Failed {
+            return Some("every transfer failed".to_owned());
+        }
+        let base = baseline_of(outcome, result)?.throughput?;
+        let own = result
+            .throughput
+            .filter(|_| result.status == CellStatus::Measured)?;
+        let percent = statistics::benefit_percent(base.median, own.median)?;
+        match statistics::compare(&base, &own) {
+            ComparisonVerdict::Higher => self.above += 1,
+            ComparisonVerdict::NotTested if percent > 0.0 => self.above_untested += 1,
+            ComparisonVerdict::Lower => return Some(format!("{percent:+.1} %")),
+            ComparisonVerdict::NoDifference => return Some("no difference is shown".to_owned()),
+            ComparisonVerdict::NotTested => {
+                return Some(format!(
+                    "{percent:+.1} % (too few repeats to test the difference)"
+                ));
+            }
+        }
+        None
+    }
+}
+
+/// Sentences about the cells in which acceleration pays, and the list of those in which it does not.
+fn write_losers(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
+    let found = BaselineComparisons::of(outcome);
+    if found.accelerated == 0 {
+        return Ok(());
+    }
+    if found.above == found.accelerated {
+        *out += "<p>Acceleration is above its baseline in every accelerated cell.</p>\n";
+        return Ok(());
+    }
+    write!(
+        out,
+        "<p>Of {} accelerated cells {} are above the baseline of the same link by their intervals",
+        found.accelerated, found.above
+    )?;
+    if found.above_untested > 0 {
+        write!(
+            out,
+            ", and {} by their medians only: too few repeats to test the difference",
+            found.above_untested
+        )?;
+    }
+    let listed = found.losers.len();
+    let others = found.accelerated - found.above - found.above_untested - listed;
+    if others > 0 {
+        write!(
+            out,
+            "; {others} are not compared, because they or their baseline are not measured or not in the plan"
+        )?;
+    }
+    *out += ".</p>\n";
+    if listed > 0 {
+        writeln!(
+            out,
+            "<p>Acceleration does not pay in these {listed} cells:</p>\n<ul>{}</ul>",
+            found.losers.join("\n")
+        )?;
     }
     Ok(())
 }
@@ -290,7 +344,7 @@ fn write_row(
         ),
         false => (
             format_duration(cell.figures.one_way_delay),
-            cell.mode.letter().to_owned(),
+            table.label(CellVariant::of(result)),
         ),
     };
     // Loss tables compare FEC with no FEC, the others with the baseline.
@@ -454,10 +508,9 @@ fn write_plot(out: &mut String, table: &CellTable<'_>) -> Result<()> {
                 add(format!("FEC {}, {whose}", fec.name()), colour + 1, own);
             }
         } else {
-            for (colour, mode) in table.modes().into_iter().enumerate() {
-                let own = table.cells.iter().copied();
-                let own = own.filter(|cell| cell.cell.mode == mode).collect();
-                add(format!("{}, {whose}", mode.letter()), colour, own);
+            for (colour, variant) in table.variants().into_iter().enumerate() {
+                let own = table.cells_of(variant).collect();
+                add(format!("{}, {whose}", table.label(variant)), colour, own);
             }
         }
     }
@@ -695,13 +748,16 @@ fn write_method(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
         runs. <b>T</b>: both nodes with transport and data reduction, without accelerators. \
         <b>A</b>: with accelerators. <b>E</b>: the acceleration of the server itself. For each \
         series of cells the link and the nodes start anew, the nodes carry other data for the \
-        plan&rsquo;s warm-up, and dictionaries and caches are emptied. The order is random within \
-        each repeat.</p>\n\
+        plan&rsquo;s warm-up, and dictionaries and caches are emptied. Repeats run one after the \
+        other. In a repeat, series that load the machine little run first, several at a time; the \
+        others follow one by one. Within these groups the order is random.</p>\n\
         <p>Times are read from a capture on the client&rsquo;s interface: from the first request \
         for the data to the last acknowledgement of it. 1 kB is 1,000 bytes; the documents do not \
         say whether theirs are 1,000 or 1,024. Benefit is 100 × (x ÷ baseline − 1), in loss tables \
         against no FEC. An attempt with more than 1 % foreign or retransmitted packets is \
-        repeated, and both are kept; on a link that loses packets only foreign ones count.</p>\n\
+        repeated, and both are kept. Retransmissions do not count on a link that loses packets, \
+        nor, without nodes, as far as the link&rsquo;s own drops (of its queue, for example) explain \
+        them.</p>\n\
         <p>Intervals contain the median with at least 95 % probability where there are six repeats \
         or more (exact, by order statistics; from 25 on by bootstrap). With fewer the range of all \
         values is shown with its probability, and no difference is tested.</p>\n\
@@ -786,7 +842,7 @@ fn write_limits(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
 mod tests {
     use super::super::{campaign_json, campaign_table};
     use super::*;
-    use crate::cells::{RealFigures, sample_outcome};
+    use crate::cells::{PlannedCell, RealFigures, outcome_of, sample_outcome};
     use host::terminal::WIDTH;
 
     #[test]
@@ -805,8 +861,64 @@ mod tests {
         }
         assert!(page.contains("not-measured"));
         // The documents' own turning points, and ours: doubled figures turn at the same delays.
-        assert!(page.contains("A beats B from about 12 ms one way on"));
-        assert!(page.contains("T beats B at no delay (published: at no delay)"));
+        let about_12 = "from about 12 ms to 250 ms one way";
+        assert!(page.contains(&format!("A beats B {about_12} (published: {about_12})")));
+        assert!(page.contains("T beats B at no measured delay"), "{page}");
+    }
+
+    #[test]
+    fn acceleration_is_above_its_baseline_only_where_it_was_compared() {
+        const EVERY: &str = "in every accelerated cell";
+        const PLAN: &str = "title = 'x'\nrepeats = 6\n[[link]]\nname = 'a'\nsettings = 'rate=1Mbit'\n\
+             document = '1MB'\n[[group]]\nprotocol = 'HTTP'\nworkload = 'http-download'\n\
+             links = ['a']\none_way_delays = ['0s', '30ms']\nmodes = ['baseline', 'application']\n";
+        let page = |throughput: &dyn Fn(&PlannedCell) -> Option<f64>| {
+            campaign_html(&outcome_of(PLAN, throughput)).unwrap()
+        };
+        let doubled = |cell: &PlannedCell| match cell.mode.has_nodes() {
+            true => 200.0 + f64::from(cell.repeat),
+            false => 100.0 + f64::from(cell.repeat),
+        };
+        assert!(page(&|cell| Some(doubled(cell))).contains(EVERY));
+        // Nothing is measured but baselines; an accelerated cell is missing; one failed.
+        for missing in ["/A/", "/30ms/loss=0%/A", "/30ms/loss=0%/B"] {
+            let without =
+                |cell: &PlannedCell| (!cell.name().contains(missing)).then(|| doubled(cell));
+            let page = page(&without);
+            assert!(!page.contains(EVERY), "{missing}");
+            assert!(page.contains("are not compared"), "{missing}");
+        }
+        let failed = page(&|cell| match cell.name().contains("/30ms/loss=0%/A") {
+            true => Some(0.0),
+            false => Some(doubled(cell)),
+        });
+        assert!(!failed.contains(EVERY) && failed.contains("every transfer failed"));
+        // The intervals overlap.
+        let noisy = page(&|cell| {
+            Some(doubled(cell) + f64::from(cell.repeat) * f64::from(cell.repeat) * 4.0)
+        });
+        assert!(!noisy.contains(EVERY) && noisy.contains("no difference is shown"));
+    }
+
+    #[test]
+    fn fec_settings_are_lines_of_their_own() {
+        let plan = "title = 'x'\n[[link]]\nname = 'a'\nsettings = 'rate=1Mbit'\ndocument = '1MB'\n\
+             [[group]]\nprotocol = 'HTTP'\nworkload = 'http-download'\nlinks = ['a']\n\
+             one_way_delays = ['0s', '30ms']\nmodes = ['baseline', 'transport']\nfec = ['off', 'auto']\n";
+        let throughput = |cell: &PlannedCell| match cell.fec {
+            Some(FecSetting::Off) => Some(200.0),
+            Some(FecSetting::Auto) => Some(50.0),
+            None => Some(100.0),
+        };
+        let page = campaign_html(&outcome_of(plan, throughput)).unwrap();
+        assert!(page.contains("T, FEC off beats B at every measured delay (0 to 30 ms)"));
+        assert!(page.contains("T, FEC auto beats B at no measured delay (0 to 30 ms)"));
+        for row in [
+            "<td class=\"text\">T, FEC off</td><td>200.0</td>",
+            "T, FEC auto, ours",
+        ] {
+            assert!(page.contains(row), "{row}");
+        }
     }
 
     #[test]
