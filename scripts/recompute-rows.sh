@@ -8,10 +8,14 @@
 # (HTTP GET; FTP RETR or STOR; the first SMB2 READ or WRITE after the CREATE; the first RopReadStream) to the first segment
 # that acknowledges the last byte of the data; its WAN bytes are the IP packets at the emulator from
 # the file's first packet (SYN, EPSV or CREATE) to the next file's. Markers, UDP packets to port 9,
-# say where each workload begins and ends.
+# say where each workload begins and ends. A document has two times, which are compared one by one.
 #
-# Prints one line for each row that differs (times by more than 2 microseconds, bytes at all) and a
-# last line of totals; ends with 1 if any row differs.
+# A campaign also leaves passes.csv: packets, packets of others and retransmissions at the client, and bytes of
+# each direction and round trips at the emulator. A round trip is a packet of the near side with 80 bytes of
+# payload or more, and the first such packet of the far side that comes at least the link's round-trip time later.
+#
+# Prints one line for each row or pass that differs (times by more than 2 microseconds, counts at all) and a
+# last line of totals; ends with 1 if any differs.
 set -euo pipefail
 
 fail() {
@@ -29,7 +33,7 @@ packets() {
     tshark -r "$1" -n -o tcp.desegment_tcp_streams:FALSE -T fields -E occurrence=f \
         -e frame.time_epoch -e tcp.srcport -e tcp.dstport -e tcp.seq -e tcp.ack -e tcp.len \
         -e tcp.flags.syn -e tcp.flags.ack -e tcp.stream -e udp.dstport -e ip.len \
-        -e tcp.payload -e udp.payload -e ipv6.plen -e ipv6.dst 2>/dev/null
+        -e tcp.payload -e udp.payload -e ipv6.plen -e ipv6.dst -e ip.src -e ip.dst -e udp.length 2>/dev/null
 }
 
 scratch=$(mktemp -d)
@@ -39,13 +43,18 @@ sed 1d "$directory/samples.csv" | awk -F, '{ name = $1; sub("-" $2 "$", "", name
     sort -u >"$scratch/names"
 
 rows=0
+passes=0
 differing=0
 while read -r name; do
     packets "$directory/captures/$name-client.pcap" >"$scratch/client"
     packets "$directory/captures/$name-wan.pcap" >"$scratch/wan"
     awk -F, -v name="$name" 'NR > 1 { n = $1; sub("-" $2 "$", "", n) } NR > 1 && n == name' \
         "$directory/samples.csv" >"$scratch/samples"
-    awk -v samples="$scratch/samples" -v wan="$scratch/wan" '
+    : >"$scratch/passes"
+    # Labels of the passes that the samples name.
+    [ ! -r "$directory/passes.csv" ] || awk -F, 'NR == FNR { labels[$1]; next } $1 in labels' \
+        "$scratch/samples" "$directory/passes.csv" >"$scratch/passes"
+    awk -v samples="$scratch/samples" -v passes="$scratch/passes" -v wan="$scratch/wan" '
         function hex(text, wide,    i, out) {
             for (i = 1; i <= length(text); i++)
                 out = out sprintf("%02x", code[substr(text, i, 1)]) (wide ? "00" : "")
@@ -120,7 +129,9 @@ while read -r name; do
             for (k = j; k < finish; k++)
                 if (dport[k] == 445 && stream[k] == stream[i] && (smb(k, "0400") || smb(k, "0200"))) break
             start = time[i]; asked = 0
-            done = acknowledged(i, j, stream[i], 445, 0) - time[i] + acknowledged(j, k, stream[i], 445, 0) - time[j]
+            opened = acknowledged(i, j, stream[i], 445, 0) - time[i]
+            saved = acknowledged(j, k, stream[i], 445, 0) - time[j]
+            done = opened + saved
             return 1
         }
         # Method of a DCE/RPC request: EcDoDisconnect is 1, EcDoRpc 2, EcDoRpcExt2 11.
@@ -146,8 +157,43 @@ while read -r name; do
             done = acknowledged(i, k, stream[i], dport[i], 0)
             return 1
         }
+        # Traffic at the client between the markers: all packets but multicast, those that are not TCP between the
+        # two hosts, and segments with data that do not go beyond those before them.
+        function count_traffic(    i, key, end, ends) {
+            packets = foreign = repeated = 0
+            for (i = begin; i < finish; i++) {
+                if (udpport[i] == 9 || multicast[i] || !is_ip[i]) continue
+                packets++
+                if (sport[i] == "" || !(source[i] target[i] == client server || source[i] target[i] == server client)) {
+                    foreign++
+                    continue
+                }
+                key = stream[i] source[i]
+                end = seq[i] + len[i]
+                if (syn[i]) { ends[key] = seq[i] + 1; continue }
+                if (len[i] == 0) continue
+                if (key in ends && end <= ends[key]) repeated++
+                else ends[key] = end
+            }
+        }
+        # Bytes of both directions and round trips at the emulator.
+        function count_crossings(from, until, round_trip,    i, sent) {
+            up = down = trips = 0
+            sent = -1
+            for (i = from; i < until; i++) {
+                if (wbytes[i] == 0) continue
+                if (outward[i]) up += wbytes[i]; else down += wbytes[i]
+                if (wpayload[i] < 80) continue
+                if (sent < 0 && outward[i]) sent = wtime[i]
+                else if (sent >= 0 && !outward[i] && wtime[i] - sent >= round_trip - 0.0000001) { trips++; sent = -1 }
+            }
+            if (round_trip == 0) trips = 0
+        }
+        function distance(a, b) { return a < b ? b - a : a - b }
         BEGIN {
             FS = "\t"
+            # The lab'"'"'s addresses: hosts, the near LAN and the near node.
+            client = "198.18.1.2"; server = "198.18.2.2"; near = "^198[.]18[.](1[.]|11[.]2$)"
             for (i = 1; i < 256; i++) {
                 code[sprintf("%c", i)] = i
                 letter[sprintf("%02x", i)] = sprintf("%c", i)
@@ -157,6 +203,9 @@ while read -r name; do
             time[NR] = $1; sport[NR] = $2; dport[NR] = $3; seq[NR] = $4; ack[NR] = $5; len[NR] = $6
             syn[NR] = ($7 == "1" || $7 == "True"); ackflag[NR] = ($8 == "1" || $8 == "True")
             stream[NR] = $9; payload[NR] = $12
+            source[NR] = $16; target[NR] = $17; udpport[NR] = $10
+            is_ip[NR] = $15 != "" || $16 != ""
+            multicast[NR] = $15 ~ /^ff/ || $17 ~ /^2(2[4-9]|3[0-9])[.]/
             if ($10 == 9) mark[$13] = mark[$13] " " NR
         }
         END {
@@ -164,6 +213,8 @@ while read -r name; do
                 count++
                 split(line, field, "\t")
                 wtime[count] = field[1]; wbytes[count] = field[11]
+                outward[count] = field[16] ~ near
+                wpayload[count] = field[6] != "" ? field[6] : field[18] != "" ? field[18] - 8 : 0
                 # The kernel announces the emulator'"'"'s devices to each other by IPv6 multicast.
                 if (field[14] != "") wbytes[count] = field[15] ~ /^ff/ ? 0 : field[14] + 40
                 if (field[10] == 9) { wbytes[count] = 0; wmark[field[13]] = wmark[field[13]] " " count }
@@ -173,6 +224,7 @@ while read -r name; do
                 n++
                 label[n] = field[1]; workload[n] = field[3]; file[n] = field[4]
                 elapsed[n] = field[6]; bytes[n] = field[7]
+                open_s[n] = field[8]; save_s[n] = field[9]
             }
             for (row = 1; row <= n; row++) {
                 places = split(mark[hex("trunkline-lab begin " label[row] ".", 0)], place, " ")
@@ -190,6 +242,12 @@ while read -r name; do
                 }
                 else if (workload[row] == "smb-office") found = office(file[row])
                 else if (workload[row] == "smb-upload") found = smb2(file[row], 1)
+                if (found && open_s[row] != "" &&
+                    (distance(opened, open_s[row]) > 0.000002 || distance(saved, save_s[row]) > 0.000002)) {
+                    printf "%s %s: reported %.6f and %.6f s, recomputed %.6f and %.6f s\n",
+                        label[row], file[row], open_s[row], save_s[row], opened, saved
+                    wrong++
+                }
                 ok[row] = found; starts_at[row] = start; took[row] = done - asked
             }
             for (row = 1; row <= n; row++) {
@@ -203,20 +261,40 @@ while read -r name; do
                 for (i = from; i < until; i++)
                     if ((!first || wtime[i] >= starts_at[row]) && (!last || wtime[i] < starts_at[row + 1]))
                         total += wbytes[i]
-                away = took[row] - elapsed[row]; if (away < 0) away = -away
-                if (!ok[row] || away > 0.000002 || total != bytes[row]) {
+                if (!ok[row] || distance(took[row], elapsed[row]) > 0.000002 || total != bytes[row]) {
                     printf "%s %s: reported %.6f s and %d bytes, recomputed %.6f s and %d bytes\n",
                         label[row], file[row], elapsed[row], bytes[row], took[row], total
                     wrong++
                 }
             }
-            printf "rows %d %d\n", n, wrong
+            while ((getline line < passes) > 0) {
+                split(line, field, ",")
+                counted++
+                places = split(mark[hex("trunkline-lab begin " field[1] ".", 0)], place, " ")
+                begin = place[places] + 1
+                split(mark[hex("trunkline-lab end " field[1] ".", 0)], place, " ")
+                finish = place[1]
+                count_traffic()
+                places = split(wmark[hex("trunkline-lab begin " field[1] ".", 0)], place, " ")
+                from = place[places] + 1
+                split(wmark[hex("trunkline-lab end " field[1] ".", 0)], place, " ")
+                count_crossings(from, place[1], field[2] + 0)
+                reported = field[3] " " field[4] " " field[5] " " field[6] " " field[7] " " field[8]
+                recomputed = packets " " foreign " " repeated " " up " " down " " trips
+                if (reported != recomputed) {
+                    printf "%s: reported %s, recomputed %s (packets, foreign, retransmitted; bytes up, down, round trips)\n",
+                        field[1], reported, recomputed
+                    wrong++
+                }
+            }
+            printf "rows %d %d %d\n", n, counted, wrong
         }' "$scratch/client" >"$scratch/out"
     grep -v '^rows ' "$scratch/out" || true
-    read -r _ n wrong < <(grep '^rows ' "$scratch/out")
+    read -r _ n counted wrong < <(grep '^rows ' "$scratch/out")
     rows=$((rows + n))
+    passes=$((passes + counted))
     differing=$((differing + wrong))
 done <"$scratch/names"
 
-echo "$rows rows recomputed, $differing differ"
+echo "$rows rows and $passes passes recomputed, $differing differ"
 [ "$rows" -gt 0 ] && [ "$differing" = 0 ]

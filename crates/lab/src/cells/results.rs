@@ -329,14 +329,18 @@ impl CampaignOutcome {
         found
     }
 
-    /// Writes `samples.csv`, which scripts/recompute-rows.sh compares with what tshark finds in the
-    /// captures, and `hashes.csv`, with every attempt.
+    /// Writes `samples.csv` and `passes.csv`, which scripts/recompute-rows.sh compares with what tshark finds
+    /// in the captures, and `hashes.csv`, with every attempt.
     ///
     /// # Errors
     /// Fails when they cannot be written.
     pub fn write_tables(&self, directory: &Path) -> Result<()> {
         let all = expansion::expand(&self.plan);
-        let mut samples = "label,pass,workload,file,bytes,elapsed_s,wan_bytes\n".to_owned();
+        let mut samples =
+            "label,pass,workload,file,bytes,elapsed_s,wan_bytes,open_s,save_s\n".to_owned();
+        let mut passes = "label,round_trip_s,packets,foreign_packets,retransmitted_packets,\
+                          wan_bytes_up,wan_bytes_down,wan_round_trips\n"
+            .to_owned();
         let mut hashes = "label,file,expected_blake3,found_blake3\n".to_owned();
         for pass in self
             .journal
@@ -347,9 +351,22 @@ impl CampaignOutcome {
             let Some(cell) = all.iter().find(|cell| cell.key() == pass.cell) else {
                 continue;
             };
+            passes += &format!(
+                "{},{:.9},{},{},{},{},{},{}\n",
+                pass.label,
+                cell.figures.round_trip.as_secs_f64(),
+                pass.packets,
+                pass.foreign_packets,
+                pass.retransmitted_packets,
+                pass.wan_bytes_up,
+                pass.wan_bytes_down,
+                pass.wan_round_trips
+            );
             for file in &pass.files {
+                let [open_s, save_s] = [file.open_s, file.save_s]
+                    .map(|time| time.map_or(String::new(), |time| format!("{time:.6}")));
                 samples += &format!(
-                    "{},{},{},{},{},{:.6},{}\n",
+                    "{},{},{},{},{},{:.6},{},{open_s},{save_s}\n",
                     pass.label,
                     cell.cache.name(),
                     cell.workload.name(),
@@ -365,7 +382,11 @@ impl CampaignOutcome {
                 );
             }
         }
-        for (name, text) in [("samples.csv", samples), ("hashes.csv", hashes)] {
+        for (name, text) in [
+            ("samples.csv", samples),
+            ("passes.csv", passes),
+            ("hashes.csv", hashes),
+        ] {
             let path = directory.join(name);
             std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         }

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lab::servers::ServerKind;
+use lab::workload::WorkloadKind;
 use serde_json::Value;
 
 use crate::setting::{mailbox_python, shared_turn, smb_python};
@@ -187,7 +188,7 @@ fn killed_campaign_continues_without_repeating() {
         .expect("the program starts");
     let again: Value = serde_json::from_slice(&report.stdout).expect("it writes JSON");
     assert_eq!(again, document);
-    recompute(&kept);
+    recompute(&kept, attempts_passes(&journal()));
 }
 
 /// Number of attempts of each series in a journal.
@@ -211,7 +212,18 @@ fn finished_series(notes: &str) -> usize {
     number.expect("the program says how many series are finished")
 }
 
-fn recompute(kept: &Path) {
+/// Number of cells of all attempts in a journal.
+fn attempts_passes(journal: &str) -> usize {
+    let lines = journal
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines
+        .filter_map(|line| line["attempt"]["passes"].as_array().map(Vec::len))
+        .sum()
+}
+
+/// Recomputes every row and every pass, those of all workloads of the plan.
+fn recompute(kept: &Path, passes: usize) {
     if host::command::find("tshark").is_none() {
         eprintln!("not recomputed: tshark is missing (apt-get install tshark)");
         return;
@@ -223,5 +235,23 @@ fn recompute(kept: &Path) {
         .expect("the script starts");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("rows recomputed, 0 differ"), "{text}");
+    // A header, and a line for each row; file sets have several for each pass.
+    let samples = std::fs::read_to_string(kept.join("samples.csv")).expect("there are samples");
+    let rows = samples.lines().count() - 1;
+    assert!(rows >= passes, "{rows} rows of {passes} passes");
+    let expected = format!("{rows} rows and {passes} passes recomputed, 0 differ");
+    assert!(text.contains(&expected), "{text}");
+    let mut workloads: Vec<&str> = WorkloadKind::EVERY.iter().map(|kind| kind.name()).collect();
+    if smb_python().is_none() {
+        workloads.retain(|name| !["smb-serial-download", "smb-office"].contains(name));
+    }
+    if mailbox_python().is_none() {
+        workloads.retain(|name| !name.starts_with("mapi-"));
+    }
+    for workload in workloads {
+        let is_there = samples
+            .lines()
+            .any(|line| line.split(',').nth(2) == Some(workload));
+        assert!(is_there, "no row of {workload} was recomputed");
+    }
 }
