@@ -127,6 +127,14 @@ pub(crate) const AHEAD_BLOCK_MAX: u32 = 1 << 20;
 /// The number of bytes that are read ahead as a file is opened, before the client's first READ.
 pub(crate) const FIRST_BLOCK: u32 = 64 << 10;
 
+/// The unread bytes of a run that a READ elsewhere interrupts and that is kept for its continuation: an open has read
+/// its first block and twice as much by the time a program looks elsewhere.
+pub(crate) const ASIDE_MAX: u64 = 4 * FIRST_BLOCK as u64;
+
+/// The bytes at a file's end that are read at once when a client looks there: the directory of a zip archive, or of a
+/// compound document.
+pub(crate) const TAIL_MAX: u64 = FIRST_BLOCK as u64;
+
 /// The server's credits that READs ahead may use: the LAN's round trip needs few, and the client's
 /// requests that arrive meanwhile wait for these at most.
 pub(crate) const AHEAD_CREDITS: u32 = 16;

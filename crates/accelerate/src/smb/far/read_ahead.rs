@@ -8,13 +8,15 @@
 //! A run starts with the file's first block when it is opened, or behind a READ that continues the
 //! one before it (or is the first, at the file's start). It may reach twice as far ahead as the
 //! client has followed it, so unused data is never much more than used data. From the second READ on it may fill the
-//! path to the near half, which costs the link no more than a round trip. A READ elsewhere ends the run.
+//! path to the near half, which costs the link no more than a round trip. A READ elsewhere sets the run aside, if it
+//! is short, and a READ there continues it: programs look at a document's end before they read on at its start. The
+//! first READ elsewhere that begins near the file's end is followed to the end at once.
 //!
 //! It decides nothing about licences, credits or the path; `far` does.
 
 use std::collections::VecDeque;
 
-use super::super::config::{AHEAD_BLOCK_MAX, AHEAD_MAX, FIRST_BLOCK};
+use super::super::config::{AHEAD_BLOCK_MAX, AHEAD_MAX, ASIDE_MAX, FIRST_BLOCK, TAIL_MAX};
 
 /// The handling of a client's READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +56,10 @@ struct SequentialRun {
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
     run: Option<SequentialRun>,
+    /// The run that a READ elsewhere interrupted.
+    aside: Option<SequentialRun>,
+    /// True once the file's end was read ahead because of a READ near it.
+    has_read_tail: bool,
     /// The offset at which a READ would continue the last one.
     expected: u64,
     /// Bytes in flight that fill the path to the near half; 0: unknown.
@@ -77,6 +83,8 @@ impl ReadAhead {
     pub(crate) fn waiting(end: u64, read_max: u32, path_bytes: u64) -> Self {
         Self {
             run: None,
+            aside: None,
+            has_read_tail: false,
             expected: 0,
             path_bytes,
             read_max,
@@ -91,7 +99,7 @@ impl ReadAhead {
 
     /// Forgets all data because the file may have changed.
     pub(crate) fn forget(&mut self) {
-        self.run = None;
+        self.stop();
         self.end = None;
         // The next READ may continue the last one, and begins a run again.
     }
@@ -99,13 +107,17 @@ impl ReadAhead {
     /// Stops reading ahead until the client continues by itself. The known end of the file stays.
     pub(crate) fn stop(&mut self) {
         self.run = None;
+        self.aside = None;
     }
 
-    /// The bytes that were requested or sent and that the client has not requested yet.
+    /// The bytes that were requested or sent and that the client has not requested yet. A run aside counts only if it
+    /// is long: many opens may have a short one.
     pub(crate) fn ahead(&self) -> u64 {
         #[cfg(test)]
         looks::count();
-        self.run.as_ref().map_or(0, |run| run.next - run.start)
+        let run = self.run.as_ref().map_or(0, SequentialRun::ahead);
+        let aside = self.aside.as_ref().map_or(0, SequentialRun::ahead);
+        run + if aside > ASIDE_MAX { aside } else { 0 }
     }
 
     /// Handles a client's READ, plain and within the server's limit.
@@ -114,57 +126,78 @@ impl ReadAhead {
         let continues = offset == self.expected;
         self.expected = end;
         let block = length.min(self.read_max).max(1);
-        if let Some(run) = &mut self.run {
-            let wanted = self.end.map_or(end, |file_end| end.min(file_end));
-            if offset >= run.start && (wanted <= run.next || offset >= wanted) {
-                run.start = offset.min(run.next);
-                run.extend(block, self.path_bytes);
-                run.block = block.min(AHEAD_BLOCK_MAX);
-                run.drop_passed();
-                return self.verdict(offset, length);
-            }
-            // The client has caught up, by one READ or by several at a time.
-            if offset == run.next && length <= AHEAD_BLOCK_MAX {
-                run.start = end;
-                run.next = end;
-                run.extend(block, self.path_bytes);
-                run.block = block;
-                run.drop_passed();
-                return ReadVerdict::Forward;
-            }
+        if let Some(verdict) = self.follow(offset, length) {
+            return verdict;
+        }
+        std::mem::swap(&mut self.run, &mut self.aside);
+        if let Some(verdict) = self.follow(offset, length) {
+            return verdict;
+        }
+        // The run that the client left is in `aside` now, and the one that it left before in `run`.
+        if self
+            .aside
+            .as_ref()
+            .is_none_or(|run| !(1..=ASIDE_MAX).contains(&run.ahead()))
+        {
+            self.aside = self.run.take();
         }
         self.run = None;
+        let tail = self.end.and_then(|file_end| file_end.checked_sub(end));
+        let is_tail = |tail: &u64| (1..=TAIL_MAX).contains(tail) && !self.has_read_tail;
         if continues && length <= AHEAD_BLOCK_MAX {
             self.begin(end, block, 2 * u64::from(block));
+        } else if let Some(tail) = tail.filter(is_tail) {
+            self.has_read_tail = true;
+            self.begin(end, self.read_max.min(tail as u32), tail);
         }
         ReadVerdict::Forward
+    }
+
+    /// Handles a READ within the run, or right behind it; `None` for another.
+    fn follow(&mut self, offset: u64, length: u32) -> Option<ReadVerdict> {
+        let end = offset + u64::from(length);
+        let block = length.min(self.read_max).max(1);
+        let run = self.run.as_mut()?;
+        let wanted = self.end.map_or(end, |file_end| end.min(file_end));
+        if offset >= run.start && (wanted <= run.next || offset >= wanted) {
+            run.start = offset.min(run.next);
+            run.extend(block, self.path_bytes);
+            run.block = block.min(AHEAD_BLOCK_MAX);
+            run.drop_passed();
+            return Some(self.verdict(offset, length));
+        }
+        // The client has caught up, by one READ or by several at a time.
+        if offset == run.next && length <= AHEAD_BLOCK_MAX {
+            run.start = end;
+            run.next = end;
+            run.extend(block, self.path_bytes);
+            run.block = block;
+            run.drop_passed();
+            return Some(ReadVerdict::Forward);
+        }
+        None
     }
 
     /// Returns the verdict on a READ that was received earlier, from the data that has been sent
     /// now.
     pub(crate) fn verdict(&self, offset: u64, length: u32) -> ReadVerdict {
-        let Some(run) = &self.run else {
+        if self.run.is_none() && self.aside.is_none() {
             return ReadVerdict::Forward;
-        };
+        }
         let end = offset + u64::from(length);
         let end = self.end.map_or(end, |file_end| end.min(file_end));
         if offset >= end {
             // Behind the file's end, which the near half was told.
             return ReadVerdict::Settled;
         }
-        let mut reached = offset;
-        for block in &run.blocks {
-            if block.offset <= reached && reached < block.offset + u64::from(block.length) {
-                if !block.done {
-                    return ReadVerdict::Wait;
-                }
-                reached = block.offset + u64::from(block.length);
-                if reached >= end {
-                    return ReadVerdict::Settled;
-                }
-            }
-        }
-        ReadVerdict::Forward
+        let mut verdicts = self.runs().map(|run| run.verdict(offset, end));
+        verdicts
+            .find(|verdict| *verdict != ReadVerdict::Forward)
+            .unwrap_or(ReadVerdict::Forward)
+    }
+
+    fn runs(&self) -> impl Iterator<Item = &SequentialRun> {
+        self.run.iter().chain(&self.aside)
     }
 
     /// Returns the next request to the server, of at most `room` bytes beyond the client's own
@@ -194,23 +227,20 @@ impl ReadAhead {
 
     /// Returns true if an answer to this request is still outstanding.
     pub(crate) fn awaits(&self, offset: u64, length: u32) -> bool {
-        self.run.as_ref().is_some_and(|run| {
-            run.blocks
-                .iter()
-                .any(|block| block.offset == offset && block.length == length && !block.done)
-        })
+        let mut blocks = self.runs().flat_map(|run| &run.blocks);
+        blocks.any(|block| block.offset == offset && block.length == length && !block.done)
     }
 
     /// Records that `count` bytes of the requested data have been sent. Fewer bytes than requested
     /// mean that the file ends there.
     pub(crate) fn sent(&mut self, offset: u64, length: u32, count: u32) {
-        if let Some(run) = &mut self.run
-            && let Some(block) = run
-                .blocks
-                .iter_mut()
-                .find(|block| block.offset == offset && block.length == length)
-        {
-            block.done = true;
+        for run in self.run.iter_mut().chain(&mut self.aside) {
+            let mut blocks = run.blocks.iter_mut();
+            if let Some(block) =
+                blocks.find(|block| block.offset == offset && block.length == length)
+            {
+                block.done = true;
+            }
         }
         if count < length {
             let end = offset + u64::from(count);
@@ -231,6 +261,27 @@ impl ReadAhead {
 }
 
 impl SequentialRun {
+    fn ahead(&self) -> u64 {
+        self.next - self.start
+    }
+
+    /// Returns the verdict on a READ from `offset` to `end`, from the data of this run.
+    fn verdict(&self, offset: u64, end: u64) -> ReadVerdict {
+        let mut reached = offset;
+        for block in &self.blocks {
+            if block.offset <= reached && reached < block.offset + u64::from(block.length) {
+                if !block.done {
+                    return ReadVerdict::Wait;
+                }
+                reached = block.offset + u64::from(block.length);
+                if reached >= end {
+                    return ReadVerdict::Settled;
+                }
+            }
+        }
+        ReadVerdict::Forward
+    }
+
     /// Lets the run reach further ahead, after a READ of `block` bytes that followed it.
     fn extend(&mut self, block: u32, path_bytes: u64) {
         let path = if self.is_followed { path_bytes } else { 0 };
@@ -339,6 +390,54 @@ mod tests {
             ask(&mut ahead),
             [((1 << 20) + 8_192, 4_096), ((1 << 20) + 12_288, 4_096)]
         );
+    }
+
+    #[test]
+    fn look_at_the_end_reads_it_whole_and_leaves_the_start() {
+        let mut ahead = ReadAhead::new(1 << 20, 8 << 20, 0);
+        ask(&mut ahead);
+        ahead.sent(0, 65_536, 65_536);
+        assert_eq!(ahead.read(0, 8_192), ReadVerdict::Settled);
+        let tail = (1 << 20) - 65_536;
+        assert_eq!(ahead.read(tail, 8_192), ReadVerdict::Forward);
+        assert_eq!(ask(&mut ahead), [(tail + 8_192, 57_344)]);
+        assert_eq!(ahead.read(tail + 8_192, 8_192), ReadVerdict::Wait);
+        ahead.sent(tail + 8_192, 57_344, 57_344);
+        assert_eq!(ahead.read(tail + 16_384, 8_192), ReadVerdict::Settled);
+        assert_eq!(ahead.read(8_192, 8_192), ReadVerdict::Settled);
+        let asked = ask(&mut ahead);
+        assert_eq!(asked.first(), Some(&(65_536, 8_192)));
+        // Back at the end, and a second look near it: the end is not read again.
+        assert_eq!(ahead.read(tail + 24_576, 8_192), ReadVerdict::Settled);
+        assert_eq!(ahead.read(tail + 4_096, 1_024), ReadVerdict::Forward);
+        assert_eq!(ask(&mut ahead), []);
+    }
+
+    #[test]
+    fn answer_of_a_run_aside_settles_the_read_that_waits() {
+        let mut ahead = ReadAhead::new(1 << 30, 8 << 20, 0);
+        ask(&mut ahead);
+        assert_eq!(ahead.read(0, 8_192), ReadVerdict::Wait);
+        assert_eq!(ahead.read(1 << 20, 8_192), ReadVerdict::Forward);
+        assert!(ahead.awaits(0, 65_536));
+        ahead.sent(0, 65_536, 65_536);
+        assert_eq!(ahead.verdict(0, 8_192), ReadVerdict::Settled);
+        ahead.forget();
+        assert_eq!(ahead.verdict(0, 8_192), ReadVerdict::Forward);
+    }
+
+    #[test]
+    fn long_run_is_not_set_aside() {
+        let mut ahead = ReadAhead::new(1 << 30, 8 << 20, 3_240_000);
+        ask(&mut ahead);
+        ahead.sent(0, 65_536, 65_536);
+        for turn in 0..2 {
+            ahead.read(turn * 60_000, 60_000);
+            ask(&mut ahead);
+        }
+        assert!(ahead.ahead() > ASIDE_MAX);
+        assert_eq!(ahead.read(1 << 29, 4_096), ReadVerdict::Forward);
+        assert_eq!(ahead.read(120_000, 4_096), ReadVerdict::Forward);
     }
 
     #[test]

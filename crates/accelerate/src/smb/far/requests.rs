@@ -17,6 +17,7 @@ use crate::smb::wire::FileId;
 use crate::smb::wire::create::{REQUEST_OPLOCK_AT, oplock_level};
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, flag, status};
+use crate::smb::wire::lock::changes_contents;
 use crate::smb::wire::query_info::InformationQuestion;
 use crate::smb::wire::set_info::{
     asks_for_position, plain_change, position_set, set_position_body,
@@ -222,7 +223,10 @@ impl Smb2FarHalf {
             let (session, tree) = (header.session, header.tree);
             match touch {
                 RequestEffect::Changes(file) if header.command == command::LOCK => {
-                    self.changes(file);
+                    let lease = self.opens.get(&file).and_then(|open| open.lease);
+                    if changes_contents(&header, lease.is_some()) {
+                        self.changes(file);
+                    }
                     self.locks(now, file);
                 }
                 RequestEffect::Nothing | RequestEffect::Asks(_) | RequestEffect::Flushes(_) => {}

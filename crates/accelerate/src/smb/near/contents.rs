@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::super::config::{AHEAD_BLOCK_MAX, AHEAD_MAX};
+use super::super::config::{AHEAD_BLOCK_MAX, AHEAD_MAX, ASIDE_MAX};
 
 /// The limit of stored bytes, more than the far half may send; beyond it the far half exceeds its
 /// own limit, and everything is dropped.
@@ -113,13 +113,53 @@ impl FileContents {
         self.bytes = 0;
     }
 
-    /// Forgets the blocks wholly before `offset`: a serial reader does not return to them.
+    /// Forgets the blocks wholly before `offset` up to the first gap: a serial reader does not return to them.
+    /// Of those before the gap the last ones stay, as the far half keeps a run that the client interrupted.
     pub(crate) fn drop_before(&mut self, offset: u64) {
-        while let Some(entry) = self.blocks.first_entry() {
-            if entry.key() + entry.get().length > offset {
-                return;
+        let mut first = offset;
+        while let Some((start, end)) = self.block_before(first) {
+            if end > offset {
+                // The block of this offset.
+                first = start;
+                continue;
             }
-            self.bytes -= entry.remove().length;
+            if end < first {
+                return self.limit_before(first);
+            }
+            first = start;
+            self.remove(start);
+        }
+    }
+
+    /// Start and end of the last block that begins before `offset`.
+    fn block_before(&self, offset: u64) -> Option<(u64, u64)> {
+        let (start, block) = self.blocks.range(..offset).next_back()?;
+        Some((*start, start + block.length))
+    }
+
+    /// Forgets the first blocks before `offset` until those left are no more than a run that was set aside.
+    fn limit_before(&mut self, offset: u64) {
+        let kept: u64 = self
+            .blocks
+            .range(..offset)
+            .map(|(_, block)| block.length)
+            .sum();
+        let mut over = kept.saturating_sub(ASIDE_MAX);
+        while over > 0
+            && let Some((start, end)) = self
+                .blocks
+                .range(..offset)
+                .next()
+                .map(|(start, block)| (*start, start + block.length))
+        {
+            self.remove(start);
+            over = over.saturating_sub(end - start);
+        }
+    }
+
+    fn remove(&mut self, start: u64) {
+        if let Some(block) = self.blocks.remove(&start) {
+            self.bytes -= block.length;
         }
     }
 }
@@ -163,6 +203,24 @@ mod tests {
         assert_eq!(contents.bytes(), 40);
         assert_eq!(contents.find(10, 5), None);
         assert!(contents.find(20, 5).is_some());
+    }
+
+    #[test]
+    fn blocks_before_a_gap_stay_within_their_limit() {
+        let block = |length: usize| vec![Bytes::from(vec![0; length])];
+        let mut contents = FileContents::default();
+        contents.insert(0, block(65_536));
+        contents.insert(1 << 20, block(8_192));
+        contents.insert((1 << 20) + 8_192, block(8_192));
+        contents.drop_before((1 << 20) + 8_192);
+        assert!(contents.find(8_192, 8_192).is_some());
+        assert_eq!(contents.find(1 << 20, 8_192), None);
+        assert_eq!(contents.bytes(), 65_536 + 8_192);
+        contents.insert(100_000, block(ASIDE_MAX as usize));
+        contents.drop_before((1 << 20) + 8_192);
+        assert_eq!(contents.find(8_192, 8_192), None);
+        assert!(contents.find(100_000, 8_192).is_some());
+        assert_eq!(contents.bytes(), ASIDE_MAX + 8_192);
     }
 
     #[test]

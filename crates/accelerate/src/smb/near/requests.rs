@@ -14,7 +14,7 @@ use crate::smb::listing::may_change_names;
 use crate::smb::offer::drops_offers;
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, status};
-use crate::smb::wire::lock::may_lock_shared;
+use crate::smb::wire::lock::{changes_contents, may_lock_shared};
 use crate::smb::wire::set_info::{ANSWER as SET_ANSWER, PlainChange, plain_change, renames};
 use crate::smb::wire::split::{ForeignFrame, Smb2MessageHead, SplitterPiece};
 use crate::smb::wire::target::{CompoundChain, RequestEffect};
@@ -153,7 +153,14 @@ impl Smb2NearHalf {
                 }
             }
             RequestEffect::Changes(file) => {
-                self.change(file, at);
+                if changes_contents(
+                    &head.header,
+                    self.opens
+                        .get(&file)
+                        .is_some_and(|open| open.lease.is_some()),
+                ) {
+                    self.change(file, at);
+                }
                 let is_done = head.header.command == command::WRITE
                     || head.header.command == command::SET_INFO
                         && plain_change(head.body()).is_some();

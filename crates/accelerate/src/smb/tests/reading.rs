@@ -85,6 +85,30 @@ fn small_file_is_read_with_its_open() {
     assert!(world.round_trips(start) <= 1.01);
 }
 
+/// A document as an office program opens it: a LOCK, its first piece, its last ones, and then the rest.
+#[test]
+fn document_is_opened_in_few_round_trips() {
+    const PIECE: usize = 8_192;
+    for length in [60_000, 226_500, 2_100_000] {
+        let mut world = world_with(length);
+        let whole = contents(length);
+        let start = world.now;
+        let file = open(&mut world, 0);
+        world.ask(0, &messages::lock(file));
+        let pieces = length.div_ceil(PIECE);
+        let tail = pieces - 8..pieces;
+        for piece in [0].into_iter().chain(tail).chain(1..pieces - 8) {
+            let at = piece * PIECE;
+            let data = read(&mut world, 0, file, at as u64, PIECE as u32);
+            assert!(data == whole[at..length.min(at + PIECE)], "piece {piece}");
+        }
+        let round_trips = world.round_trips(start);
+        // The open, the LOCK, the end, and the window ahead at the start, which doubles.
+        let most = if length < 65_536 { 2.01 } else { 7.01 };
+        assert!(round_trips <= most, "{length}: {round_trips}");
+    }
+}
+
 #[test]
 fn every_cut_of_the_streams_gives_the_same() {
     for piece in [1, 3, 64, 67, 68, 69, 84, 100, 4_096] {

@@ -1,5 +1,6 @@
 //! LOCK ([MS-SMB2] §2.2.26, LOCK Request).
 
+use super::header::{Smb2Header, command};
 use super::{u16_at, u32_at};
 
 /// The offset of the first element in the body, the length of one, and the offset of its flags.
@@ -8,6 +9,13 @@ const ELEMENT: usize = 24;
 const FLAGS_AT: usize = 16;
 /// A lock that also excludes its own holder's writes ([MS-SMB2] §2.2.26.1).
 const SHARED: u32 = 0x1;
+
+/// Returns true if a request that counts as a change may change what READs of its open return. A LOCK changes it for
+/// other opens of its lease alone: its holder reads the range as before ([MS-FSA] §2.1.4.10, Algorithm
+/// for Determining If a Range Access Conflicts with Byte-Range Locks).
+pub(crate) fn changes_contents(header: &Smb2Header, has_lease: bool) -> bool {
+    header.command != command::LOCK || has_lease
+}
 
 /// Returns true if the request may lock a range for reading. Locks that cannot be seen count as
 /// such.
