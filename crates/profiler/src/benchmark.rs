@@ -1,7 +1,9 @@
 //! The benchmark of the profiler: what the ports of this machine hold, the noise of a cable, and how
 //! well known and foreign devices are found.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use host::progress::{ProgressReporter, SilentProgress};
@@ -34,7 +36,7 @@ const SUSTAINED: &str = "sustained";
 const CALIBRATION: &str = "calibration";
 
 /// Settings of the benchmark.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct BenchmarkSettings {
     /// Packets per second to send.
     pub packets_per_second: f64,
@@ -42,10 +44,12 @@ pub struct BenchmarkSettings {
     pub duration: Duration,
     /// Known devices in virtual time; zero leaves them out.
     pub known_devices: u64,
-    /// Known devices in real time.
-    pub known_devices_real_time: u64,
-    /// Foreign devices in virtual time; zero leaves out all foreign devices.
+    /// Numbers of the known devices in real time, from 0; an empty range leaves them out.
+    pub known_devices_real_time: Range<u64>,
+    /// Foreign devices in virtual time; zero leaves them out.
     pub foreign_devices: u64,
+    /// Numbers of the foreign devices in real time, from 0; an empty range leaves them out.
+    pub foreign_devices_real_time: Range<usize>,
     /// Compares TCP flows with captures.
     pub compares_flows: bool,
 }
@@ -112,22 +116,27 @@ pub fn run(
         records: Some(lab.directory().join("records")),
         records_max_bytes: RECORDS_MAX_BYTES,
     };
+    let mut parts = PartTimes::new();
     let result = measure(lab, &measured, progress)?;
+    parts.end("cable");
     let mut figures = figures(&result).context("the benchmark was stopped before its end")?;
     let seeds = |first: u64, count: u64| first..first + count;
     if settings.known_devices > 0 {
         let seeds = seeds(KNOWN_SEED, settings.known_devices);
         figures["known_devices"] = json!(known_devices::in_virtual_time(seeds, progress));
     }
+    parts.end("known_devices");
     // A device that cannot be made or measured costs its own figures and no others.
     let mut failures = Vec::new();
-    if settings.known_devices_real_time > 0 {
-        let seeds = seeds(REAL_TIME_SEED, settings.known_devices_real_time);
+    if !settings.known_devices_real_time.is_empty() {
+        let numbers = settings.known_devices_real_time;
+        let seeds = REAL_TIME_SEED + numbers.start..REAL_TIME_SEED + numbers.end;
         match known_devices::in_real_time(lab, seeds, progress) {
             Ok(known) => figures["known_devices_real_time"] = json!(known),
             Err(error) => failures.push(format!("known devices in real time: {error:#}")),
         }
     }
+    parts.end("known_devices_real_time");
     if settings.compares_flows {
         let mut compared = Vec::new();
         for flows in TCP_FLOWS {
@@ -139,17 +148,24 @@ pub fn run(
         }
         figures["tcp_flows"] = json!(compared);
     }
+    parts.end("tcp_flows");
     let mut foreign = Vec::new();
-    if settings.foreign_devices > 0 {
-        let seeds = seeds(FOREIGN_SEED, settings.foreign_devices);
-        let virtual_devices = foreign_devices::in_virtual_time(seeds, progress);
-        let real_devices = foreign_devices::in_real_time(lab, progress);
-        for result in virtual_devices.into_iter().chain(real_devices) {
-            match result {
-                Ok(result) => foreign.push(result),
-                Err(error) => failures.push(format!("{error:#}")),
-            }
+    let in_virtual_time = seeds(FOREIGN_SEED, settings.foreign_devices);
+    let mut results = foreign_devices::in_virtual_time(in_virtual_time, progress);
+    parts.end("foreign_devices");
+    results.extend(foreign_devices::in_real_time(
+        lab,
+        settings.foreign_devices_real_time,
+        progress,
+    ));
+    parts.end("foreign_devices_real_time");
+    for result in results {
+        match result {
+            Ok(result) => foreign.push(result),
+            Err(error) => failures.push(format!("{error:#}")),
         }
+    }
+    if !foreign.is_empty() {
         describe_foreign(&foreign, &mut figures);
     }
     let document = json!({
@@ -157,6 +173,7 @@ pub fn run(
         "figures": figures,
         "report": report::document(&result),
         "failures": failures,
+        "part_times_s": parts.seconds,
         "foreign_models": foreign.iter().map(foreign_document).collect::<Vec<_>>(),
     });
     Ok(BenchmarkResult {
@@ -165,6 +182,29 @@ pub fn run(
         failures,
         document,
     })
+}
+
+/// Times that the parts of the benchmark took.
+#[derive(Debug)]
+struct PartTimes {
+    started: Instant,
+    seconds: BTreeMap<&'static str, f64>,
+}
+
+impl PartTimes {
+    fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            seconds: BTreeMap::new(),
+        }
+    }
+
+    /// Ends a part; the next one begins.
+    fn end(&mut self, part: &'static str) {
+        let seconds = self.started.elapsed().as_secs_f64();
+        self.seconds.insert(part, seconds);
+        self.started = Instant::now();
+    }
 }
 
 /// Enters the comparisons and reproductions of foreign devices.
@@ -185,8 +225,13 @@ fn describe_foreign(foreign: &[ForeignResult], figures: &mut Value) {
     let reproductions: Vec<&ModelReproduction> =
         foreign.iter().flat_map(|one| &one.reproductions).collect();
     if !reproductions.is_empty() {
-        let near = reproductions.iter().filter(|one| one.is_near()).count();
-        figures["reproduced_share"] = json!(near as f64 / reproductions.len() as f64);
+        let share = |is_near: fn(&ModelReproduction) -> bool| {
+            let near = reproductions.iter().filter(|one| is_near(one)).count();
+            near as f64 / reproductions.len() as f64
+        };
+        figures["reproduced_share"] = json!(share(ModelReproduction::is_near));
+        figures["reproduced_within_noise_share"] =
+            json!(share(ModelReproduction::is_near_within_noise));
         figures["reproductions"] = json!(reproductions);
     }
 }

@@ -12,12 +12,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use capture::TransportHeader;
 use host::command;
-use host::kernel::ProcessSignal;
+use host::kernel::{self, ProcessSignal};
 use host::process::{LaunchConfig, RunningProcess};
 use host::progress::ProgressReporter;
 use host::run::LabRun;
@@ -35,6 +36,12 @@ const OUTPUT: u16 = 0;
 const SHAPER: &str = "tbf rate 50mbit burst 16000 limit 100000";
 /// Time for tcpdump to open its interface.
 const CAPTURE_START: Duration = Duration::from_secs(10);
+/// Time in which a capture's file does not grow once tcpdump has read all packets, and the longest time to
+/// wait for it: on a busy machine tcpdump is seconds behind, and what it has not read at its end is lost.
+const CAPTURE_IDLE: Duration = Duration::from_secs(1);
+const CAPTURE_REST: Duration = Duration::from_secs(60);
+/// Comparisons until the captures are complete.
+const ATTEMPTS_MAX: u32 = 3;
 
 /// Comparison of the profiler's account of TCP flows with captures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -55,8 +62,13 @@ pub struct CapturedFlowFigures {
     pub flow_goodput_error_max_percent: f64,
     /// Greatest difference of a flow's loss ratios.
     pub flow_loss_error_max: f64,
-    /// Packets that tcpdump missed, as it says; the figures are worth nothing then.
+    /// Packets that passed the captures' filters and are not in their files: those that found no room, and
+    /// those that tcpdump had not read at its end.
     pub missed_by_captures: u64,
+    /// Reason why the captures judge nothing; the errors are worth nothing then.
+    pub void: Option<String>,
+    /// Comparisons that were made, this one and those before it that were void.
+    pub comparisons: u32,
 }
 
 /// Packets and bytes of one flow.
@@ -76,11 +88,29 @@ impl FlowAccount {
 /// Accounts by the address of the client.
 type FlowAccounts = BTreeMap<SocketAddr, FlowAccount>;
 
-/// Sends `flows` TCP flows through the router for `duration`, and compares.
+/// Sends `flows` TCP flows through the router for `duration`, and compares; again if the captures are
+/// incomplete.
 ///
 /// # Errors
 /// When the router or tcpdump cannot be started, or the run is void.
 pub fn compare(
+    lab: &LabRun,
+    flows: u32,
+    duration: Duration,
+    progress: &dyn ProgressReporter,
+) -> Result<CapturedFlowFigures> {
+    let mut figures = compare_once(lab, flows, duration, progress)?;
+    for comparisons in 2..=ATTEMPTS_MAX {
+        if figures.void.is_none() || kernel::interrupted() {
+            break;
+        }
+        figures = compare_once(lab, flows, duration, progress)?;
+        figures.comparisons = comparisons;
+    }
+    Ok(figures)
+}
+
+fn compare_once(
     lab: &LabRun,
     flows: u32,
     duration: Duration,
@@ -197,6 +227,13 @@ fn figures(
         flow_goodput_error_max_percent: goodput_error,
         flow_loss_error_max: loss_error,
         missed_by_captures,
+        void: (missed_by_captures > 0).then(|| {
+            format!(
+                "tcpdump missed {missed_by_captures} of {} packets",
+                came + left + missed_by_captures
+            )
+        }),
+        comparisons: 1,
     }
 }
 
@@ -248,26 +285,59 @@ impl InterfaceCapture {
         Ok(Self { process, file })
     }
 
-    /// Ends it; returns its file, and the number of packets that it missed.
+    /// Ends it once it has read all packets; returns its file, and the number of packets that it missed.
     fn finish(mut self) -> Result<(PathBuf, u64)> {
+        self.wait_for_rest()?;
         self.process.stop(ProcessSignal::Terminate)?;
         let log = fs::read_to_string(self.process.log())
             .with_context(|| self.process.log().display().to_string())?;
-        let missed = missed_packets(&log);
-        ensure!(
-            missed.is_some(),
-            "tcpdump does not say how many packets it missed: {log}"
-        );
-        Ok((self.file, missed.unwrap_or_default()))
+        let missed = missed_packets(&log).with_context(|| {
+            format!("tcpdump does not say how many packets it captured and missed: {log}")
+        })?;
+        Ok((self.file, missed))
+    }
+
+    /// Waits until the file does not grow any more.
+    fn wait_for_rest(&self) -> Result<()> {
+        let length = || {
+            let found = fs::metadata(&self.file);
+            Ok::<_, anyhow::Error>(
+                found
+                    .with_context(|| self.file.display().to_string())?
+                    .len(),
+            )
+        };
+        let started = Instant::now();
+        let (mut last, mut since) = (length()?, started);
+        while since.elapsed() < CAPTURE_IDLE && started.elapsed() < CAPTURE_REST {
+            thread::sleep(CAPTURE_IDLE / 10);
+            let now = length()?;
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+        }
+        Ok(())
     }
 }
 
-/// Number of packets that the kernel dropped, in what tcpdump prints at its end.
+/// Number of packets that passed tcpdump's filter and that it did not write, by what it prints at its end.
 fn missed_packets(log: &str) -> Option<u64> {
-    let line = log.lines().find(|line| {
-        line.ends_with("packets dropped by kernel") || line.ends_with("packet dropped by kernel")
-    })?;
-    line.split(' ').next()?.parse().ok()
+    let count = |what: &str| -> Option<u64> {
+        let (number, _) = log.lines().find_map(|line| {
+            let (number, rest) = line.split_once(' ')?;
+            (rest
+                .strip_prefix("packets ")
+                .or_else(|| rest.strip_prefix("packet "))?
+                == what)
+                .then_some((number, rest))
+        })?;
+        number.parse().ok()
+    };
+    let captured = count("captured")?;
+    let passed = count("received by filter")?;
+    let dropped = count("dropped by kernel")?;
+    // The kernel counts the packets that found no room among those that passed.
+    Some(dropped.max(passed.saturating_sub(captured)))
 }
 
 #[cfg(test)]
@@ -307,8 +377,30 @@ mod tests {
 
     #[test]
     fn missed_packets_are_read_from_tcpdump() {
-        let log = "listening on in0\n7 packets captured\n7 packets received by filter\n3 packets dropped by kernel\n";
-        assert_eq!(missed_packets(log), Some(3));
+        let log = |captured, passed, dropped| {
+            format!(
+                "listening on in0\n{captured} packets captured\n{passed} packets received by filter\n{dropped} \
+                 packets dropped by kernel\n"
+            )
+        };
+        assert_eq!(missed_packets(&log(7, 7, 0)), Some(0));
+        assert_eq!(missed_packets(&log(7, 10, 3)), Some(3));
+        // Ended before it had read all.
+        assert_eq!(missed_packets(&log(7, 9, 0)), Some(2));
+        assert_eq!(
+            missed_packets(
+                "1 packet captured\n1 packet received by filter\n0 packets dropped by kernel\n"
+            ),
+            Some(0)
+        );
         assert_eq!(missed_packets("listening on in0\n"), None);
+    }
+
+    #[test]
+    fn incomplete_captures_judge_nothing() {
+        let truth = accounts([15_000, 12_000]);
+        let figures = |missed| figures(2, &truth, &truth, (Duration::from_secs(1), missed));
+        assert_eq!(figures(0).void, None);
+        assert!(figures(4).void.unwrap().contains("4 of 42 packets"));
     }
 }

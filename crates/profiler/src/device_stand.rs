@@ -228,16 +228,15 @@ impl DeviceProcess {
         self.process.stop(ProcessSignal::Terminate).map(|_| ())
     }
 
-    /// Ends an emulated device; returns the number of packets that the machine lost and not the model,
-    /// as the emulator counts them.
+    /// Ends an emulated device; returns its account of itself.
     ///
     /// # Errors
     /// When it cannot be waited for, or its last line is no report.
-    pub(crate) fn stop_emulation(self) -> Result<u64> {
+    pub(crate) fn stop_emulation(self) -> Result<EmulationAccount> {
         let log = self.log.clone();
         self.stop()?;
         let text = fs::read_to_string(&log).with_context(|| log.display().to_string())?;
-        lost_outside_the_model(&text).with_context(|| {
+        EmulationAccount::read(&text).with_context(|| {
             format!(
                 "{} does not end with the emulator's report: {text}",
                 log.display()
@@ -246,19 +245,41 @@ impl DeviceProcess {
     }
 }
 
-/// Sum of the packets that are outside the model in the report at the end of the emulator's output.
-fn lost_outside_the_model(text: &str) -> Option<u64> {
-    let reports = text.lines().rev();
-    let report: Value = reports
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .find(|report: &Value| report["ports"].is_array())?;
-    let ports = report["ports"].as_array()?.iter();
-    let at_ports = ports.map(|port| {
-        Some(port["unread_packets"].as_u64()? + port["failed_writes_packets"].as_u64()?)
-    });
-    let others = report["dropped_by_limit_packets"].as_u64()?
-        + report["dropped_by_flood_limit_frames"].as_u64()?;
-    Some(at_ports.sum::<Option<u64>>()? + others)
+/// Deviations of an emulated device from its model, as the emulator counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct EmulationAccount {
+    /// Packets that the machine lost and not the model.
+    pub(crate) lost: u64,
+    /// Time within which half of the packets left, counted from the model's time.
+    pub(crate) lateness_p50: Duration,
+    /// The same for 99 of 100 packets.
+    pub(crate) lateness_p99: Duration,
+    /// Share of the packets that left more than 0.2 ms after the model's time.
+    pub(crate) late_share: f64,
+}
+
+impl EmulationAccount {
+    /// Reads the report at the end of the emulator's output.
+    fn read(text: &str) -> Option<Self> {
+        let reports = text.lines().rev();
+        let report: Value = reports
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .find(|report: &Value| report["ports"].is_array())?;
+        let ports = report["ports"].as_array()?.iter();
+        let at_ports = ports.map(|port| {
+            Some(port["unread_packets"].as_u64()? + port["failed_writes_packets"].as_u64()?)
+        });
+        let others = report["dropped_by_limit_packets"].as_u64()?
+            + report["dropped_by_flood_limit_frames"].as_u64()?;
+        let micros = |key: &str| Some(Duration::from_micros(report[key].as_u64()?));
+        Some(Self {
+            lost: at_ports.sum::<Option<u64>>()? + others,
+            lateness_p50: micros("lateness_p50_us")?,
+            lateness_p99: micros("lateness_p99_us")?,
+            late_share: report["over_200us_late_packets"].as_u64()? as f64
+                / report["delivered_packets"].as_u64()?.max(1) as f64,
+        })
+    }
 }
 
 /// Runs `ip` with these words.
@@ -267,4 +288,25 @@ fn lost_outside_the_model(text: &str) -> Option<u64> {
 /// When it fails.
 pub(crate) fn ip(words: &str) -> Result<()> {
     command::run("ip", words.split(' ')).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn account_is_the_last_report() {
+        let text = r#"ready
+{"dropped_by_limit_packets":1,"dropped_by_flood_limit_frames":2,"lateness_p50_us":10,
+{"dropped_by_limit_packets":1,"dropped_by_flood_limit_frames":2,"lateness_p50_us":10,"lateness_p99_us":350,"over_200us_late_packets":2,"delivered_packets":8,"ports":[{"unread_packets":3,"failed_writes_packets":4},{"unread_packets":5,"failed_writes_packets":0}]}
+bye"#;
+        let account = EmulationAccount {
+            lost: 15,
+            lateness_p50: Duration::from_micros(10),
+            lateness_p99: Duration::from_micros(350),
+            late_share: 0.25,
+        };
+        assert_eq!(EmulationAccount::read(text), Some(account));
+        assert_eq!(EmulationAccount::read("ready"), None);
+    }
 }

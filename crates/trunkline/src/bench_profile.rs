@@ -12,7 +12,7 @@ use host::machine::MachineInfo;
 use host::run::LabRun;
 use host::{kernel, rootless};
 use profiler::benchmark::{self, BenchmarkResult, BenchmarkSettings};
-use profiler::foreign_devices::ForeignResult;
+use profiler::foreign_devices::{ForeignResult, REAL_TIME_DEVICES};
 use profiler::report;
 use serde_json::Value;
 use vocab::parse_duration;
@@ -39,9 +39,19 @@ pub(crate) struct BenchProfile {
     /// Sets the number of known devices in real time, each between veth pairs of its own.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     known_real_time: u32,
-    /// Sets the number of foreign devices in virtual time; 0 leaves out those in real time as well.
+    /// Skips the first N known devices in real time, which an earlier call has measured.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    skip_known_real_time: u32,
+    /// Sets the number of foreign devices in virtual time.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     foreign: u32,
+    /// Sets the number of foreign devices in real time: first six routers of the kernel, then two
+    /// forwarders on one core.
+    #[arg(long, value_name = "N", default_value_t = REAL_TIME_DEVICES, value_parser = foreign_count)]
+    foreign_real_time: usize,
+    /// Skips the first N foreign devices in real time, which an earlier call has measured.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = foreign_count)]
+    skip_foreign_real_time: usize,
     /// Leaves out the TCP flows that are compared with captures of tcpdump.
     #[arg(long)]
     without_flows: bool,
@@ -51,6 +61,15 @@ pub(crate) struct BenchProfile {
     /// Prints the results as one JSON object.
     #[arg(long)]
     json: bool,
+}
+
+/// Parses a number of foreign devices in real time.
+fn foreign_count(text: &str) -> Result<usize> {
+    let count = text.parse().context("not a number")?;
+    if count > REAL_TIME_DEVICES {
+        bail!("there are {REAL_TIME_DEVICES} foreign devices in real time");
+    }
+    Ok(count)
 }
 
 impl BenchProfile {
@@ -68,8 +87,9 @@ impl BenchProfile {
             packets_per_second: f64::from(self.rate),
             duration: self.duration,
             known_devices: self.known.into(),
-            known_devices_real_time: self.known_real_time.into(),
+            known_devices_real_time: self.skip_known_real_time.into()..self.known_real_time.into(),
             foreign_devices: self.foreign.into(),
+            foreign_devices_real_time: self.skip_foreign_real_time..self.foreign_real_time,
             compares_flows: !self.without_flows,
         };
         let measured = benchmark::run(&lab, settings, &display);
@@ -100,6 +120,14 @@ impl BenchProfile {
     }
 }
 
+fn nearness(is_near: &Value, is_within_noise: &Value) -> &'static str {
+    match (is_near.as_bool(), is_within_noise.as_bool()) {
+        (Some(true), _) => "near",
+        (_, Some(true)) => "hidden",
+        (_, _) => "not near",
+    }
+}
+
 /// Writes a figure on one line, and those of known and foreign devices below each other.
 fn write_figure(out: &mut impl Write, name: &str, value: &Value) -> io::Result<()> {
     match value {
@@ -111,17 +139,25 @@ fn write_figure(out: &mut impl Write, name: &str, value: &Value) -> io::Result<(
             Ok(())
         }
         Value::Array(rows) if name == "reproductions" => {
-            writeln!(out, "{name}: loss and p95 delay, device / emulated model")?;
+            writeln!(
+                out,
+                "{name}: loss and p95 delay, device / emulated model (near: within the limits; hidden: the noise of the stamps hides the difference)"
+            )?;
             for row in rows {
                 writeln!(
                     out,
-                    "  {}, {}: {:.5} / {:.5}; {:.1} / {:.1} us",
+                    "  {}, {}: {:.5} / {:.5} {}; {:.1} / {:.1} us {}",
                     row["device"].as_str().unwrap_or("?"),
                     row["experiment"].as_str().unwrap_or("?"),
                     row["loss_device"].as_f64().unwrap_or(f64::NAN),
                     row["loss_model"].as_f64().unwrap_or(f64::NAN),
+                    nearness(&row["is_loss_near"], &Value::Bool(false)),
                     row["p95_device_us"].as_f64().unwrap_or(f64::NAN),
-                    row["p95_model_us"].as_f64().unwrap_or(f64::NAN)
+                    row["p95_model_us"].as_f64().unwrap_or(f64::NAN),
+                    nearness(
+                        &row["is_delay_within_10_percent"],
+                        &row["is_delay_within_noise"]
+                    )
                 )?;
             }
             Ok(())
@@ -129,6 +165,10 @@ fn write_figure(out: &mut impl Write, name: &str, value: &Value) -> io::Result<(
         Value::Array(rows) if name == "tcp_flows" => {
             writeln!(out, "{name}: greatest errors of a flow, by captures")?;
             for row in rows {
+                if let Some(reason) = row["void"].as_str() {
+                    writeln!(out, "  {} flows: void, {reason}", row["flows"])?;
+                    continue;
+                }
                 writeln!(
                     out,
                     "  {} flows: goodput {} %, loss {}",

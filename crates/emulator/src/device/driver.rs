@@ -6,10 +6,13 @@
 //!   └─ write what has left the model, in the order of its times
 //! ```
 //!
-//! A packet enters the model at the kernel's stamp of its arrival. It leaves at the model's time, or
-//! as soon after it as this thread runs; the difference is its lateness. Frames are never gathered,
-//! as those of a link are: precision counts more than rate.
+//! A packet enters the model at the kernel's stamp of its arrival, and packets of all ports enter in
+//! the order of these stamps: what came behind the last frame of a port that was not read to its end
+//! waits. A packet leaves at the model's time, or as soon after it as this thread runs; the
+//! difference is its lateness. Frames are never gathered, as those of a link are: precision counts
+//! more than rate.
 
+use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -54,11 +57,14 @@ pub(super) struct DeviceDriver {
     watch_at: Option<Time>,
     over_flood_limit: u64,
     returned: u64,
+    busy_poll: Duration,
 }
 
 /// A port and its counts.
 struct DevicePort {
     interface: Box<dyn LinkDevice>,
+    /// Frames that were read and have not entered the model, oldest first; at most a batch.
+    waiting: VecDeque<(Time, Bytes)>,
     received: u64,
     sent: u64,
     unread: u64,
@@ -86,6 +92,7 @@ impl DeviceDriver {
             .into_iter()
             .map(|interface| DevicePort {
                 interface,
+                waiting: VecDeque::new(),
                 received: 0,
                 sent: 0,
                 unread: 0,
@@ -105,7 +112,14 @@ impl DeviceDriver {
             watch_at: None,
             over_flood_limit: 0,
             returned: 0,
+            busy_poll: Duration::ZERO,
         }
+    }
+
+    /// Stays awake for this time after each packet.
+    pub(super) fn with_busy_poll(mut self, span: Duration) -> Self {
+        self.busy_poll = span;
+        self
     }
 
     /// Forwards until it is stopped or an interface is deleted.
@@ -122,7 +136,7 @@ impl DeviceDriver {
             tracing::debug!(%error, "device's session runs at ordinary priority");
         }
         let mut processor = ThreadPlacement::new();
-        let mut pace = WakeupEstimator::new(priority);
+        let mut pace = WakeupEstimator::new(priority).with_busy_poll(self.busy_poll);
         let mut received = Vec::with_capacity(2 * BATCH_FRAMES);
         let mut now = self.now();
         loop {
@@ -141,9 +155,9 @@ impl DeviceDriver {
                 .split_last()
                 .context("the waker is among the files")?;
             let mut known_until = now;
-            if readable.contains(&true) {
-                let (frames, last_of_full) = self.take_in(readable, &mut received)?;
-                known_until = known_until.min(last_of_full);
+            if readable.contains(&true) || self.has_waiting() {
+                let frames;
+                (frames, known_until) = self.take_in(now, readable, &mut received)?;
                 now = self.now();
                 pace.came(now, frames);
                 processor.came(now, frames);
@@ -168,7 +182,7 @@ impl DeviceDriver {
 
     /// Time to sleep: zero to stay awake, `None` until something comes.
     fn rest(&self, now: Time, pace: &mut WakeupEstimator) -> Option<Duration> {
-        if pace.lingers(now) {
+        if self.has_waiting() || pace.lingers(now) {
             return Some(Duration::ZERO);
         }
         match self.device.poll_timeout() {
@@ -189,49 +203,62 @@ impl DeviceDriver {
         system::wait_readable_of(&files, span).context("cannot wait for frames")
     }
 
-    /// Hands received frames of all ports to the model, in the order of their arrival; returns their
-    /// number, and the arrival of the last frame of a port at which more frames may wait. The model
-    /// must not go beyond it, or those would arrive late.
+    /// Tells whether frames that were read have not entered the model.
+    fn has_waiting(&self) -> bool {
+        self.ports.iter().any(|port| !port.waiting.is_empty())
+    }
+
+    /// Reads the ports, and hands the frames that came until all ports are known to the model, in the
+    /// order of their arrival. Returns the number of frames that were read, and the time until which
+    /// all ports are known; the model must not go beyond it, or later frames would enter it late.
     fn take_in(
         &mut self,
+        now: Time,
         readable: &[bool],
         received: &mut Vec<ReceivedPacket>,
     ) -> Result<(usize, Time)> {
-        let mut arrivals = Vec::new();
-        let mut last_of_full = Vec::new();
-        for (index, port) in self.ports.iter_mut().enumerate() {
-            if !readable[index] {
-                continue;
-            }
-            port.interface.receive(BATCH_FRAMES, received)?;
-            port.received += received.len() as u64;
-            if received.len() >= BATCH_FRAMES {
-                last_of_full.extend(received.last().map(|frame| frame.came));
-            }
-            let frames = received.drain(..);
-            arrivals.extend(frames.map(|frame| (frame.came, index as u16, frame.packet)));
-        }
-        let now = self.now();
         let start = self.start;
-        let time = |came: Option<Instant>| {
-            came.map_or(now, |came| {
-                now.min(Time::from_epoch(came.saturating_duration_since(start)))
-            })
-        };
-        let known_until = last_of_full.into_iter().map(time).min();
-        let mut arrivals: Vec<(Time, u16, Bytes)> = arrivals
-            .into_iter()
-            .map(|(came, input, frame)| (time(came), input, frame))
-            .collect();
+        let mut frames = 0;
+        let mut known_until = now;
+        for (port, is_readable) in self.ports.iter_mut().zip(readable) {
+            // What waits is handed in before more is read.
+            let is_known = port.waiting.is_empty();
+            if is_known && *is_readable {
+                port.interface.receive(BATCH_FRAMES, received)?;
+                port.received += received.len() as u64;
+                frames += received.len();
+                // A clock that has been set stamps in the future.
+                let latest = Time::from_epoch(start.elapsed());
+                port.waiting.extend(received.drain(..).map(|frame| {
+                    let arrived = frame.came.map_or(now, |came| {
+                        Time::from_epoch(came.saturating_duration_since(start)).min(latest)
+                    });
+                    (arrived, frame.packet)
+                }));
+            }
+            if (!is_known || port.waiting.len() >= BATCH_FRAMES)
+                && let Some((last, _)) = port.waiting.back()
+            {
+                known_until = known_until.min(*last);
+            }
+        }
+        let mut arrivals: Vec<(Time, u16, Bytes)> = Vec::new();
+        for (input, port) in (0..).zip(&mut self.ports) {
+            while let Some((arrived, frame)) = port
+                .waiting
+                .pop_front_if(|(arrived, _)| *arrived <= known_until)
+            {
+                arrivals.push((arrived, input, frame));
+            }
+        }
         arrivals.sort_by_key(|(arrived, ..)| *arrived);
-        let frames = arrivals.len();
         for (arrived, input, frame) in arrivals {
             self.forward(arrived, input, frame);
         }
         if frames > 0 {
             self.watch_at.get_or_insert(now + LinkWatch::INTERVAL);
         }
-        Ok((frames, known_until.unwrap_or(Time::NEVER)))
+        Ok((frames, known_until))
     }
 
     fn forward(&mut self, arrived: Time, input: u16, frame: Bytes) {
@@ -376,3 +403,6 @@ impl DeviceDriver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -59,6 +59,8 @@ pub struct DeviceStart {
     pub io: BridgeIo,
     /// Seed of the random numbers of active queue management.
     pub seed: u64,
+    /// Time for which the thread stays awake after each packet; zero leaves it to the thread.
+    pub busy_poll: Duration,
 }
 
 /// A device at work, which several threads can query; dropping it stops it.
@@ -85,6 +87,7 @@ impl DeviceHandle {
             ports,
             io,
             seed,
+            busy_poll,
         } = start;
         check(&model, &ports).map_err(InvalidRequest::because)?;
         let interfaces = open(&ports, io)?;
@@ -97,7 +100,8 @@ impl DeviceHandle {
             receiver,
             waker.try_clone()?,
             started,
-        );
+        )
+        .with_busy_poll(busy_poll);
         let thread = thread::Builder::new()
             .name("device".to_owned())
             .spawn(move || driver.run())
@@ -334,6 +338,7 @@ mod tests {
             ports: ports.iter().copied().map(BridgeEnd::here).collect(),
             io: BridgeIo::Packet,
             seed: 1,
+            busy_poll: Duration::ZERO,
         };
         let error = DeviceHandle::start(start).err().unwrap();
         format!("{error:#}")

@@ -85,6 +85,9 @@ pub(crate) struct WakeupEstimator {
     awake: Duration,
     is_frugal: bool,
     linger_until: Option<Time>,
+    /// Time for which the thread stays awake after each packet, whatever it costs.
+    busy_poll: Duration,
+    awake_until: Time,
     /// Number of sleeps until lingering is tried again, and the number of the last time.
     sleeps_left: u32,
     sleeps: u32,
@@ -112,10 +115,18 @@ impl WakeupEstimator {
             awake: Duration::ZERO,
             is_frugal: false,
             linger_until: None,
+            busy_poll: Duration::ZERO,
+            awake_until: Time::ZERO,
             sleeps_left: 0,
             sleeps: 0,
             gathering: GatheringState::default(),
         }
+    }
+
+    /// Stays awake for `span` after each packet.
+    pub(crate) fn with_busy_poll(mut self, span: Duration) -> Self {
+        self.busy_poll = span;
+        self
     }
 
     /// Time before a due moment from which to be awake.
@@ -150,6 +161,7 @@ impl WakeupEstimator {
     pub(crate) fn came(&mut self, now: Time, packets: usize) {
         self.gathering.packets += packets;
         self.gathering.looks += 1;
+        self.awake_until = now + self.busy_poll;
         if self.linger_until.is_some() {
             self.sleeps = 0;
         }
@@ -164,6 +176,9 @@ impl WakeupEstimator {
 
     /// Tells whether to look for more packets before sleeping.
     pub(crate) fn lingers(&mut self, now: Time) -> bool {
+        if now < self.awake_until {
+            return true;
+        }
         let Some(until) = self.linger_until else {
             return false;
         };
@@ -263,6 +278,19 @@ mod tests {
             now += Duration::from_micros(5);
         }
         assert!(pace.lingers(now));
+    }
+
+    #[test]
+    fn busy_poll_stays_awake_between_packets() {
+        let span = Duration::from_micros(300);
+        let mut pace = WakeupEstimator::new(ThreadPriority::Raised).with_busy_poll(span);
+        let mut now = Time::ZERO;
+        for _ in 0..1_000 {
+            pace.came(now, 1);
+            assert!(pace.lingers(now + span - Duration::from_nanos(1)));
+            now += Duration::from_micros(250);
+        }
+        assert!(!pace.lingers(now + span));
     }
 
     /// Share of 100 ms, in ms, that a link gathers while so many packets come at a look, with this

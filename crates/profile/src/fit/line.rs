@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use vocab::{Bitrate, ByteCount, SharedServers};
+use vocab::{Bitrate, ByteCount, SharedServers, Time};
 
 use super::transit::LoneTransit;
 use super::{FitOptions, FittedParameter, ParameterKind};
@@ -29,6 +29,13 @@ const LOW_SHARE: f64 = 0.02;
 const WHOLE_BYTES: f64 = 0.3;
 /// Overhead that a line has at most; the largest known is that of ATM cells with a tunnel.
 const OVERHEAD_MAX: f64 = 256.0;
+/// Times of the resolution below which a distance is hidden by the noise, so that packets that waited are
+/// not told from others by their delay.
+const HIDDEN_RESOLUTIONS: f64 = 4.0;
+/// Pairs of packets with a drop between them that show that a whole run was an overload.
+const DROPS_LEAST: usize = 200;
+/// Times of the median sending distance that make a pause in which a short queue drains.
+const SHORT_PAUSE: f64 = 8.0;
 /// Smallest error of a distance, ns: stamps are whole nanoseconds.
 const LEAST_ERROR: f64 = 0.01;
 /// Standard errors in half an interval: 95 %.
@@ -40,6 +47,10 @@ pub(super) struct FittedLine {
     pub(super) rate: Bitrate,
     pub(super) overhead: ByteCount,
 }
+
+/// A packet that left: when it left and was sent, the number of packets that were dropped before it, and the
+/// longest pause of the sender since the one that left before.
+type LeftPacket = (Time, Time, u64, Duration);
 
 /// Serialisation time of one size.
 #[derive(Clone, Copy, Debug)]
@@ -204,10 +215,12 @@ fn serialisation_time(
     let resolution = nanoseconds(options.resolution);
     let mut distances = Vec::new();
     let (mut span, mut packets) = (0.0, 0.0_f64);
+    let mut are_sure = true;
     for records in runs {
         // Noise makes a packet seem to wait that finds the output idle.
         let waiting = transit.least.at(u64::from(size)) + NOISE_MARGIN * options.resolution;
-        let own = busy_distances(records, waiting);
+        let (own, are_own_sure) = busy_distances(records, waiting, options.resolution);
+        are_sure &= are_own_sure;
         let own_span: f64 = own.iter().sum();
         let own_packets = own.len() as f64;
         // Packets leave in batches where a machine is busy, so only the mean of many is a distance.
@@ -233,7 +246,9 @@ fn serialisation_time(
     } else {
         return None;
     };
-    (distance > resolution).then_some(SizeDistance {
+    // The noise of a single stamp does not hide the mean of many distances, if the output was busy.
+    let least = if are_sure { error } else { resolution };
+    (distance > least).then_some(SizeDistance {
         size: f64::from(size),
         distance,
         error: error.max(LEAST_ERROR),
@@ -245,25 +260,37 @@ fn serialisation_time(
 /// that waited.
 ///
 /// The output was busy if the later packet had come, with time to pass alone, before the earlier one
-/// left; or if a packet was dropped between the two. A pause of the traffic is no distance.
-fn busy_distances(records: &[PacketRecord], waiting: Duration) -> Vec<f64> {
+/// left; or if a packet was dropped between the two. A pause of the traffic is no distance. Where the noise
+/// hides the distances, a delay shows nothing; then all distances without a pause of the sender are taken
+/// from a run in which many packets were dropped. The flag is set if the noise did not choose.
+fn busy_distances(
+    records: &[PacketRecord],
+    waiting: Duration,
+    resolution: Duration,
+) -> (Vec<f64>, bool) {
     let mut lost = 0_u64;
+    let mut previous = None;
+    let mut longest_gap = Duration::ZERO;
     let mut left = Vec::new();
     for record in records {
+        let gap = previous.map_or(Duration::ZERO, |previous| record.sent.since(previous));
+        longest_gap = longest_gap.max(gap);
+        previous = Some(record.sent);
         match record.received {
             Some(received) if record.fate.is_forwarded() => {
-                left.push((received, record.sent, lost));
+                left.push((received, record.sent, lost, longest_gap));
+                longest_gap = Duration::ZERO;
             }
             Some(_) | None => lost += u64::from(record.fate == PacketFate::Lost),
         }
     }
     if left.len() < PACKETS_LEAST {
-        return Vec::new();
+        return (Vec::new(), false);
     }
     left.sort_unstable();
     // A bucket is empty once packets are dropped. Where few packets follow the first drop, the second
     // half of the run shows the rate.
-    let first_loss = left.partition_point(|(.., lost)| *lost == 0);
+    let first_loss = left.partition_point(|(_, _, lost, _)| *lost == 0);
     let half = left.len() / 2;
     let start = if 3 * (left.len() - first_loss) >= left.len() {
         first_loss
@@ -275,26 +302,49 @@ fn busy_distances(records: &[PacketRecord], waiting: Duration) -> Vec<f64> {
     } else {
         0
     };
-    left[start..]
+    let left = &left[start..];
+    let distances = |is_chosen: &dyn Fn(&[LeftPacket]) -> bool| -> Vec<f64> {
+        left.windows(2)
+            .filter(|pair| is_chosen(pair))
+            .map(|pair| nanoseconds(pair[1].0.since(pair[0].0)))
+            .collect()
+    };
+    let all = distances(&|pair| pair[0].0 >= pair[1].1 + waiting || pair[0].2 != pair[1].2);
+    let drops = left
         .windows(2)
-        .filter(|pair| pair[0].0 >= pair[1].1 + waiting || pair[0].2 != pair[1].2)
-        .map(|pair| nanoseconds(pair[1].0.since(pair[0].0)))
-        .collect()
+        .filter(|pair| pair[0].2 != pair[1].2)
+        .count();
+    let hidden = HIDDEN_RESOLUTIONS * nanoseconds(resolution) * all.len() as f64;
+    if all.iter().sum::<f64>() < hidden && drops >= DROPS_LEAST {
+        // Late packets of a whole stretch add up to the right time, so only pauses are left out.
+        let pause = SHORT_PAUSE * median_sending_distance(records);
+        let busy = distances(&|pair| nanoseconds(pair[1].3) <= pause);
+        return (busy, true);
+    }
+    (all, false)
+}
+
+/// Median distance in ns at which our own ports sent packets.
+fn median_sending_distance(records: &[PacketRecord]) -> f64 {
+    quantile(&sending_distances(records), 0.5)
 }
 
 /// Mean distance in ns at which our own ports sent packets, without pauses.
 fn sending_distance(records: &[PacketRecord]) -> f64 {
     /// Times of the median distance that make a distance a pause.
     const PAUSE: f64 = 20.0;
-    let mut sent: Vec<_> = records.iter().map(|record| record.sent).collect();
-    sent.sort_unstable();
-    let mut distances: Vec<f64> = sent
-        .windows(2)
-        .map(|pair| nanoseconds(pair[1].since(pair[0])))
-        .collect();
+    let mut distances = sending_distances(records);
     let pause = PAUSE * quantile(&distances, 0.5);
     distances.retain(|distance| *distance <= pause);
     distances.iter().sum::<f64>() / (distances.len() as f64).max(1.0)
+}
+
+fn sending_distances(records: &[PacketRecord]) -> Vec<f64> {
+    let mut sent: Vec<_> = records.iter().map(|record| record.sent).collect();
+    sent.sort_unstable();
+    sent.windows(2)
+        .map(|pair| nanoseconds(pair[1].since(pair[0])))
+        .collect()
 }
 
 /// The size of all packets; `None` for a mix.

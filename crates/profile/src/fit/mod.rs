@@ -146,9 +146,15 @@ pub fn fit_device(runs: &[MeasuredRun], options: &FitOptions) -> Result<DeviceFi
     };
     let input_overloads: Vec<&MeasuredRun> =
         runs_for(runs, ExperimentPurpose::InputOverload).collect();
-    let servers = servers
-        .map(|servers| servers::refine(&servers, input_overloads.iter().copied(), &mut parameters));
     let overloads: Vec<&MeasuredRun> = runs_for(runs, ExperimentPurpose::Overload).collect();
+    let servers = servers.map(|servers| {
+        // The servers of short bursts are enough to see the line, and the line shows which long bursts
+        // are of the servers.
+        let parts = (&lone, Some(&servers));
+        let line = line::fit(&overloads, parts, options, &mut Vec::new());
+        let long_bursts = input_overloads.iter().copied();
+        servers::refine(&servers, long_bursts, line, &mut parameters)
+    });
     let line = line::fit(
         &overloads,
         (&lone, servers.as_ref()),

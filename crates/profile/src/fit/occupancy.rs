@@ -3,7 +3,9 @@
 //! A packet comes to the output queue when its server and the fixed delay have finished, which
 //! follows from the stamps at the input and the parameters that are known by now. It leaves when
 //! its stamp at the output says so, or earlier: a later packet has to take its time on the line behind
-//! it, so a packet that left in time shows which of those before it were stamped late. What is between
+//! it, so a packet that left in time shows which of those before it were stamped late. A packet also
+//! leaves no later than its time on the line after it came, or after the packet before it left: this
+//! counts where the line was idle before the next packet came. What is between
 //! arrival and departure is in the queue or on the line; noise makes this number a range. The content
 //! of an input queue follows in the same way from the starts of service.
 
@@ -254,8 +256,8 @@ fn arrivals_of_output(
     QueueArrivals { accepted, arrivals }
 }
 
-/// Departures in their order. A packet left at least the serialisation time of the next one before it,
-/// however late it was stamped.
+/// Departures in their order, however late they were stamped. A packet left at least the serialisation time
+/// of the next one before it, and at most its own after the line was free for it.
 fn departures_in_time(
     packets: &[(Time, &PacketRecord)],
     model: &DeviceModel,
@@ -273,6 +275,16 @@ fn departures_in_time(
             *departure = latest.map_or(*departure, |latest| latest.min(*departure));
             let serialisation = model.output.serialisation(u64::from(*size));
             latest = Some(*departure - serialisation.mul_f64(CERTAIN_SHARE));
+        }
+        let mut free = Time::ZERO;
+        let accepted = packets
+            .iter()
+            .filter(|(_, record)| record.received.is_some());
+        for ((departure, _), (at, record)) in departures.iter_mut().zip(accepted) {
+            let serialisation = model.output.serialisation(u64::from(record.size));
+            let latest = (*at).max(free) + serialisation.div_f64(CERTAIN_SHARE) + ROUNDING;
+            *departure = latest.min(*departure);
+            free = *departure;
         }
     }
     departures

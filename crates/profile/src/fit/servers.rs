@@ -4,14 +4,15 @@
 //! there are servers take the transit alone; the next ones take a service time more, and so on.
 //! Ports that send one packet after the other spread the burst; so the waiting times are computed
 //! from the stamps for each number of servers, and the number that explains the delays best is
-//! taken.
+//! taken. Noise only adds to a delay, so waiting times follow the lower edge of the delays and not their
+//! mean.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use vocab::{ByteCount, SharedServers, SizeTimePoint, SizeTimeTable, Time};
 
-use super::line::only_size;
+use super::line::{FittedLine, only_size};
 use super::occupancy::service_ends;
 use super::transit::LoneTransit;
 use super::{FitOptions, FittedParameter, ParameterKind};
@@ -25,6 +26,12 @@ const SEARCH_STEPS: u32 = 40;
 
 /// Share of the bursts of a size that count: those whose packets wait least.
 const USUAL_SHARE: f64 = 0.75;
+
+/// Share of the packets that wait shorter than predicted, by noise: the lower edge of the delays.
+const EDGE_SHARE: f64 = 0.2;
+
+/// Share of the servers' pace from which on the outputs may limit a long burst.
+const OUTPUT_SHARE: f64 = 0.9;
 
 /// Packets of a long burst, at least.
 const LONG_BURST: usize = 50;
@@ -106,14 +113,17 @@ pub(super) fn fit<'a>(
 /// Service times from long bursts, in which an error of the stamps counts once for all packets: each
 /// packet leaves a service time after the packet that the same server finished before.
 ///
-/// A time is taken only if it agrees with that of the short bursts: outputs that are slower than
-/// the servers make it longer.
+/// A time is taken only if it agrees with that of the short bursts, and if the outputs of `line` keep up
+/// with the servers. Sizes between two long bursts get the time between theirs, if that agrees
+/// as well.
 pub(super) fn refine<'a>(
     servers: &SharedServers,
     long_bursts: impl Iterator<Item = &'a MeasuredRun>,
+    line: Option<FittedLine>,
     parameters: &mut [FittedParameter],
 ) -> SharedServers {
     let mut points = servers.service.points().to_vec();
+    let mut refined = Vec::new();
     for run in long_bursts {
         let Some(size) = only_size(&run.records) else {
             continue;
@@ -121,6 +131,9 @@ pub(super) fn refine<'a>(
         let Some(service) = long_service(run, usize::from(servers.count)) else {
             continue;
         };
+        if line.is_some_and(|line| outputs_limit(run, line, service / f64::from(servers.count))) {
+            continue;
+        }
         let short = parameters
             .iter_mut()
             .find(|parameter| parameter.kind == ParameterKind::ServiceTime { size });
@@ -132,6 +145,31 @@ pub(super) fn refine<'a>(
         {
             parameter.value = service;
             point.time = Duration::from_nanos(service.round() as u64);
+            refined.push(*point);
+        }
+    }
+    refined.sort_unstable_by_key(|point| point.size);
+    refined.dedup_by_key(|point| point.size);
+    if let (Some(first), Some(last)) = (refined.first(), refined.last()) {
+        let between = first.size..last.size;
+        if let Ok(table) = SizeTimeTable::new(refined) {
+            for point in &mut points {
+                let size = point.size.bytes();
+                let service = nanoseconds(table.at(size));
+                let short = parameters.iter_mut().find(|parameter| {
+                    parameter.kind
+                        == ParameterKind::ServiceTime {
+                            size: u32::try_from(size).unwrap_or(u32::MAX),
+                        }
+                });
+                if between.contains(&point.size)
+                    && let Some(parameter) = short
+                    && (parameter.low..=parameter.high).contains(&service)
+                {
+                    parameter.value = service;
+                    point.time = table.at(size);
+                }
+            }
         }
     }
     let service = SizeTimeTable::new(points).unwrap_or_else(|_| servers.service.clone());
@@ -141,22 +179,51 @@ pub(super) fn refine<'a>(
     }
 }
 
-/// Mean time between packets of one server in the packets of a burst up to the first loss.
+/// Tells whether the outputs of a run need nearly the time in which a packet leaves the servers.
+fn outputs_limit(run: &MeasuredRun, line: FittedLine, pace: f64) -> bool {
+    let mut outputs: Vec<u16> = run.records.iter().map(|record| record.output).collect();
+    outputs.sort_unstable();
+    outputs.dedup();
+    let size = run.records.first().map_or(0, |record| record.size);
+    let counted = ByteCount::new(u64::from(size) + line.overhead.bytes());
+    let serialisation = nanoseconds(line.rate.time_for(counted));
+    serialisation / outputs.len() as f64 > OUTPUT_SHARE * pace
+}
+
+/// Time between packets of one server in the packets of a burst up to the first loss. Packets are late and
+/// never early, so it is that of the earliest packets near the start and near the end.
 fn long_service(run: &MeasuredRun, count: usize) -> Option<f64> {
+    /// Steps after which the earliest packets do not change any more.
+    const STEPS: u32 = 8;
     let mut left: Vec<Time> = run
         .records
         .iter()
         .map_while(|record| record.delay().map(|delay| record.sent + delay))
         .collect();
+    if left.len() < LONG_BURST + count {
+        return None;
+    }
     left.sort_unstable();
-    let steps = left
-        .len()
-        .checked_sub(count)
-        .filter(|steps| *steps >= LONG_BURST)?;
-    let since_start = |at: &Time| nanoseconds(at.since(left[0]));
-    let first: f64 = left[..count].iter().map(since_start).sum();
-    let last: f64 = left[steps..].iter().map(since_start).sum();
-    Some((last - first) / steps as f64)
+    let times: Vec<f64> = left
+        .iter()
+        .map(|at| nanoseconds(at.since(left[0])))
+        .collect();
+    let third = times.len() / 3;
+    let mut pace = times.last()? / (times.len() - 1) as f64;
+    for _ in 0..STEPS {
+        let earliest = |range: std::ops::Range<usize>| {
+            range.min_by(|one, other| {
+                let early = |index: usize| times[index] - pace * index as f64;
+                early(*one).total_cmp(&early(*other))
+            })
+        };
+        let (first, last) = (
+            earliest(0..third)?,
+            earliest(times.len() - third..times.len())?,
+        );
+        pace = (times[last] - times[first]) / (last - first) as f64;
+    }
+    Some(pace * count as f64)
 }
 
 /// Bursts of packets of one size that all arrived at outputs of their own.
@@ -209,7 +276,10 @@ fn bursts_by_size<'a>(
             .filter_map(|burst| Some(burst.first()?.excess))
             .collect();
         firsts.sort_unstable_by(f64::total_cmp);
-        let usual = firsts.get(rank(firsts.len(), 0.5)).copied().unwrap_or(0.0);
+        let usual = firsts
+            .get(rank(firsts.len(), EDGE_SHARE))
+            .copied()
+            .unwrap_or(0.0);
         for packet in bursts.iter_mut().flatten() {
             packet.excess -= usual;
         }
@@ -257,7 +327,8 @@ fn total_error(bursts: &BurstsBySize, count: usize) -> f64 {
         .sum()
 }
 
-/// The service time that explains these bursts best with `count` servers, and its mean error.
+/// The service time that explains these bursts best with `count` servers, and its mean error, in which a
+/// packet that waits longer than predicted counts less than one that waits shorter.
 fn best_service(bursts: &[Vec<BurstPacket>], count: usize) -> (f64, f64) {
     let (mut low, mut high) = (0.0, 0.0_f64);
     for burst in bursts {
@@ -268,11 +339,11 @@ fn best_service(bursts: &[Vec<BurstPacket>], count: usize) -> (f64, f64) {
             high = high.max(nanoseconds(packet.sent.since(start)) + packet.excess);
         }
     }
-    // The waiting time of every packet rises with the service time, so where most packets waited
+    // The waiting time of every packet rises with the service time, so where more than the edge waited
     // shorter than predicted the service time is lower.
     for _ in 0..SEARCH_STEPS {
         let middle = f64::midpoint(low, high);
-        if mean_difference(bursts, count, middle) > 0.0 {
+        if share_below(bursts, count, middle) > EDGE_SHARE {
             high = middle;
         } else {
             low = middle;
@@ -282,23 +353,40 @@ fn best_service(bursts: &[Vec<BurstPacket>], count: usize) -> (f64, f64) {
     (service, mean_error(bursts, count, service))
 }
 
-/// Predicted less observed waiting time, for packets that wait in the prediction or in truth.
-fn mean_difference(bursts: &[Vec<BurstPacket>], count: usize, service: f64) -> f64 {
-    mean(bursts, count, service, |difference| difference)
+/// Share of the packets that wait in the prediction and waited shorter in truth.
+fn share_below(bursts: &[Vec<BurstPacket>], count: usize, service: f64) -> f64 {
+    let (mut below, mut waiting) = (0.0, 0.0_f64);
+    for_each_wait(bursts, count, service, |predicted, observed| {
+        if predicted > 0.0 {
+            waiting += 1.0;
+            below += f64::from(u8::from(predicted > observed));
+        }
+    });
+    below / waiting.max(1.0)
 }
 
+/// Mean error of the waiting times, by the weights of [`EDGE_SHARE`].
 fn mean_error(bursts: &[Vec<BurstPacket>], count: usize, service: f64) -> f64 {
-    mean(bursts, count, service, f64::abs)
+    let (mut sum, mut packets) = (0.0, 0.0_f64);
+    for_each_wait(bursts, count, service, |predicted, observed| {
+        let difference = predicted - observed;
+        sum += if difference > 0.0 {
+            difference * (1.0 - EDGE_SHARE)
+        } else {
+            -difference * EDGE_SHARE
+        };
+        packets += 1.0;
+    });
+    sum / packets.max(1.0)
 }
 
-fn mean(
+/// Calls `take` with the predicted and the observed waiting time of each packet.
+fn for_each_wait(
     bursts: &[Vec<BurstPacket>],
     count: usize,
     service: f64,
-    weigh: impl Fn(f64) -> f64,
-) -> f64 {
-    let mut sum = 0.0;
-    let mut packets = 0.0_f64;
+    mut take: impl FnMut(f64, f64),
+) {
     for burst in bursts {
         let start = burst.first().map_or(Time::ZERO, |packet| packet.sent);
         let sent = burst
@@ -306,11 +394,9 @@ fn mean(
             .map(|packet| (nanoseconds(packet.sent.since(start)), service));
         for (end, packet) in service_ends(sent, count).zip(burst) {
             let wait = end - nanoseconds(packet.sent.since(start)) - service;
-            sum += weigh(wait - packet.excess);
-            packets += 1.0;
+            take(wait, packet.excess);
         }
     }
-    sum / packets.max(1.0)
 }
 
 fn nanoseconds(span: Duration) -> f64 {

@@ -134,20 +134,35 @@ pub fn in_virtual_time(
     results
 }
 
-/// Measures devices of the kernel and of user space in real time, and compares the models. A device
-/// that cannot be made, measured, fitted or emulated gives an error.
-pub fn in_real_time(lab: &LabRun, progress: &dyn ProgressReporter) -> Vec<Result<ForeignResult>> {
+/// Number of the foreign devices in real time.
+pub const REAL_TIME_DEVICES: usize = KERNEL_ROUTERS.len() + 1;
+
+/// Measures those of the devices of the kernel and of user space that have these numbers, in real time,
+/// and compares the models. A device that cannot be made, measured, fitted or emulated gives an error.
+pub fn in_real_time(
+    lab: &LabRun,
+    numbers: Range<usize>,
+    progress: &dyn ProgressReporter,
+) -> Vec<Result<ForeignResult>> {
     let mut results = Vec::new();
-    let count = KERNEL_ROUTERS.len() + 1;
-    for (number, limit) in KERNEL_ROUTERS.iter().enumerate() {
-        progress.step(number as f64 / count as f64, &limit.name());
+    let numbers = numbers.start..numbers.end.min(REAL_TIME_DEVICES);
+    let count = numbers.len().max(1);
+    for (position, number) in numbers.enumerate() {
         if kernel::interrupted() {
-            return results;
+            break;
         }
-        results.push(kernel_router(lab, *limit, progress).with_context(|| limit.name()));
+        let done = position as f64 / count as f64;
+        results.push(match KERNEL_ROUTERS.get(number) {
+            Some(limit) => {
+                progress.step(done, &limit.name());
+                kernel_router(lab, *limit, progress).with_context(|| limit.name())
+            }
+            None => {
+                progress.step(done, contention::NAME);
+                contending_forwarders(lab, progress).context(contention::NAME)
+            }
+        });
     }
-    progress.step(1.0 - 1.0 / count as f64, contention::NAME);
-    results.push(contending_forwarders(lab, progress).context(contention::NAME));
     results
 }
 

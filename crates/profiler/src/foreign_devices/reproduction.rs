@@ -40,18 +40,60 @@ pub struct ModelReproduction {
     pub p95_model_us: f64,
     /// Noise of the stamps, by the noisier of the two calibrations.
     pub noise_us: f64,
+    /// Packets that the emulator delivered more than 0.2 ms after the model's time, as a share of all.
+    pub emulator_late_share: f64,
+    /// The loss is within 20 % or 0.05 percentage points.
+    pub is_loss_near: bool,
+    /// The delay of 95 % is within 10 %.
+    pub is_delay_within_10_percent: bool,
+    /// The delay of 95 % is within 10 % or the noise of the stamps. Where the noise is longer than 10 % of
+    /// the delay, this says only that the measurement sees no difference.
+    pub is_delay_within_noise: bool,
+}
+
+/// Loss ratio and delay of 95 % of a run.
+#[derive(Clone, Copy, Debug)]
+struct RunFigures {
+    loss: f64,
+    p95_us: f64,
 }
 
 impl ModelReproduction {
-    /// Tells whether the loss is within 20 % or 0.05 percentage points, and the delay within 10 % or the
-    /// noise of the stamps.
+    fn new(
+        device: &str,
+        experiment: &str,
+        (measured, emulated): (RunFigures, RunFigures),
+        noise_us: f64,
+        emulator_late_share: f64,
+    ) -> Self {
+        let loss_error = (emulated.loss - measured.loss).abs();
+        let delay_error = (emulated.p95_us - measured.p95_us).abs();
+        let delay_allowed = DELAY_ERROR_MAX * measured.p95_us;
+        Self {
+            device: device.to_owned(),
+            experiment: experiment.to_owned(),
+            loss_device: measured.loss,
+            loss_model: emulated.loss,
+            p95_device_us: measured.p95_us,
+            p95_model_us: emulated.p95_us,
+            noise_us,
+            emulator_late_share,
+            is_loss_near: loss_error <= LOSS_DIFFERENCE_MAX.max(LOSS_ERROR_MAX * measured.loss),
+            is_delay_within_10_percent: delay_error <= delay_allowed,
+            is_delay_within_noise: delay_error <= delay_allowed.max(noise_us),
+        }
+    }
+
+    /// Tells whether loss and delay are within their limits.
     #[must_use]
     pub fn is_near(&self) -> bool {
-        let difference = (self.loss_model - self.loss_device).abs();
-        let is_loss_near = difference <= LOSS_DIFFERENCE_MAX.max(LOSS_ERROR_MAX * self.loss_device);
-        let delay_error = (self.p95_model_us - self.p95_device_us).abs();
-        let is_delay_near = delay_error <= self.noise_us.max(DELAY_ERROR_MAX * self.p95_device_us);
-        is_loss_near && is_delay_near
+        self.is_loss_near && self.is_delay_within_10_percent
+    }
+
+    /// Tells whether they are, or the measurement does not see the difference of the delays.
+    #[must_use]
+    pub fn is_near_within_noise(&self) -> bool {
+        self.is_loss_near && self.is_delay_within_noise
     }
 }
 
@@ -81,7 +123,7 @@ pub(super) fn reproduce(
     let stand = DeviceStand::create(lab, "reproduction", plan.ports)?;
     let process = stand.emulate(model)?;
     let (again, _) = stand.measure(&plan, &SilentProgress)?;
-    process.stop()?;
+    let account = process.stop_emulation()?;
     let (device, device_noise) = held_out(measured.to_vec(), plan.ports);
     let (emulated, emulated_noise) = held_out(again, plan.ports);
     let noise = device_noise.max(emulated_noise);
@@ -90,16 +132,13 @@ pub(super) fn reproduce(
             (&other.plan.experiment, other.plan.repetition)
                 == (&one.plan.experiment, one.plan.repetition)
         })?;
-        let ((loss_device, p95_device), (loss_model, p95_model)) = (figures(one)?, figures(other)?);
-        Some(ModelReproduction {
-            device: model.name.clone(),
-            experiment: one.plan.experiment.clone(),
-            loss_device,
-            loss_model,
-            p95_device_us: p95_device.as_nanos() as f64 / 1e3,
-            p95_model_us: p95_model.as_nanos() as f64 / 1e3,
-            noise_us: noise.as_nanos() as f64 / 1e3,
-        })
+        Some(ModelReproduction::new(
+            &model.name,
+            &one.plan.experiment,
+            (figures(one)?, figures(other)?),
+            noise.as_nanos() as f64 / 1e3,
+            account.late_share,
+        ))
     });
     Ok(pairs.collect())
 }
@@ -113,8 +152,8 @@ fn held_out(runs: Vec<MeasuredRun>, ports: u16) -> (Vec<MeasuredRun>, Duration) 
     (runs, noise)
 }
 
-/// Loss ratio and delay of 95 % of a run; `None` if nothing arrived.
-fn figures(run: &MeasuredRun) -> Option<(f64, Duration)> {
+/// The figures of a run; `None` if nothing arrived.
+fn figures(run: &MeasuredRun) -> Option<RunFigures> {
     let mut delays: Vec<Duration> = run
         .records
         .iter()
@@ -128,27 +167,38 @@ fn figures(run: &MeasuredRun) -> Option<(f64, Duration)> {
     delays.sort_unstable();
     let rank = (delays.len() * 95).div_ceil(100);
     let p95 = *delays.get(rank.checked_sub(1)?)?;
-    Some((lost as f64 / (lost + delays.len()) as f64, p95))
+    Some(RunFigures {
+        loss: lost as f64 / (lost + delays.len()) as f64,
+        p95_us: p95.as_nanos() as f64 / 1e3,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn reproduction(loss: [f64; 2], p95_us: [f64; 2]) -> ModelReproduction {
+        let figures = |index: usize| RunFigures {
+            loss: loss[index],
+            p95_us: p95_us[index],
+        };
+        ModelReproduction::new("", "", (figures(0), figures(1)), 30.0, 0.0)
+    }
+
     #[test]
     fn near_is_a_share_or_a_few_packets() {
-        let reproduction = |loss_device, loss_model, p95_model_us| ModelReproduction {
-            device: String::new(),
-            experiment: String::new(),
-            loss_device,
-            loss_model,
-            p95_device_us: 100.0,
-            p95_model_us,
-            noise_us: 3.0,
-        };
-        assert!(reproduction(0.1, 0.119, 109.0).is_near());
-        assert!(!reproduction(0.1, 0.121, 100.0).is_near());
-        assert!(!reproduction(0.1, 0.1, 111.0).is_near());
-        assert!(reproduction(0.0, 0.000_4, 100.0).is_near());
+        assert!(reproduction([0.1, 0.119], [100.0, 109.0]).is_near());
+        assert!(!reproduction([0.1, 0.121], [100.0, 100.0]).is_near());
+        assert!(reproduction([0.0, 0.000_4], [100.0, 100.0]).is_near());
+    }
+
+    #[test]
+    fn delay_within_noise_is_said_apart() {
+        let hidden = reproduction([0.1, 0.1], [100.0, 125.0]);
+        assert!(!hidden.is_near() && hidden.is_near_within_noise());
+        let different = reproduction([0.1, 0.1], [100.0, 131.0]);
+        assert!(!different.is_near_within_noise());
+        let other_loss = reproduction([0.1, 0.2], [100.0, 125.0]);
+        assert!(!other_loss.is_near_within_noise());
     }
 }

@@ -198,7 +198,11 @@ pub fn plan(gap: &str) -> MeasurementPlan {
 /// The plan for ports with noise: the same experiments with more packets, short bursts that enter by one
 /// port, and an overload of half a second. `device` is only asked how long its queues need
 /// to drain, as an operator knows the slowest line that he expects; each run waits that long.
-pub(super) fn real_plan(device: &DeviceModel) -> MeasurementPlan {
+///
+/// # Panics
+/// Never: the plan is well formed.
+#[must_use]
+pub fn real_plan(device: &DeviceModel) -> MeasurementPlan {
     let mut plan = plan("0s");
     let rate = device
         .output
@@ -260,6 +264,17 @@ pub(super) fn real_plan(device: &DeviceModel) -> MeasurementPlan {
         }
     }
     plan
+}
+
+/// The plan for ports with noise in two: the overloads, and all others.
+pub(super) fn real_plans(device: &DeviceModel) -> (MeasurementPlan, MeasurementPlan) {
+    let mut overloads = real_plan(device);
+    let mut probes = overloads.clone();
+    let experiments = std::mem::take(&mut probes.experiments);
+    (overloads.experiments, probes.experiments) = experiments
+        .into_iter()
+        .partition(|experiment| experiment.purpose == ExperimentPurpose::Overload);
+    (overloads, probes)
 }
 
 /// Bytes of packets of 1500 bytes that the queue holds.

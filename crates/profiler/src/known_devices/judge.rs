@@ -3,30 +3,43 @@
 use std::time::Duration;
 
 use profile::{DeviceFit, ParameterKind};
-use vocab::{DeviceModel, DeviceQueueLimit};
+use vocab::{ByteCount, DeviceModel, DeviceQueueLimit};
 
 use super::draw::SIZES;
 
 /// Packets of a short burst that meet in the servers, at least.
 const BURST_PACKETS: u32 = 7;
+/// Times of the stamps' noise by which the longest wait for a server must exceed it.
+const NOISE_SHARE: u32 = 3;
+/// Times of the device's usual lateness by which it must exceed that.
+const LATE_SHARE: u32 = 3;
+/// Smallest slot that the fit tells from bytes.
+const SLOT_LEAST: u64 = 64;
 
-/// Quality of the ports by which a device was measured.
+/// Quality of the ports by which a device was measured, and of the process that was the device.
 #[derive(Clone, Copy, Debug)]
-pub struct PortQuality {
+pub struct MeasurementQuality {
     /// Time between packets of an overload.
     pub overload_gap: Duration,
     /// Time between packets of a short burst.
     pub burst_gap: Duration,
     /// Noise of the stamps.
     pub resolution: Duration,
+    /// Time by which the emulated device delivered half of the lone packets and short bursts too late.
+    pub probe_lateness: Duration,
+    /// Time within which it delivered 99 of 100 packets of the overloads, counted from the model's time.
+    pub overload_lateness: Duration,
 }
 
-impl PortQuality {
-    /// Ports that send each packet at its time and stamp it to a nanosecond.
-    pub const EXACT: PortQuality = PortQuality {
+impl MeasurementQuality {
+    /// Ports that send each packet at its time and stamp it to a nanosecond, and a device that is never
+    /// late.
+    pub const EXACT: MeasurementQuality = MeasurementQuality {
         overload_gap: Duration::ZERO,
         burst_gap: Duration::ZERO,
         resolution: Duration::from_nanos(1),
+        probe_lateness: Duration::ZERO,
+        overload_lateness: Duration::ZERO,
     };
 
     /// Tells whether a noise is below the time that the largest packet is on the line of `device`, so
@@ -34,6 +47,27 @@ impl PortQuality {
     #[must_use]
     pub fn can_count_packets(&self, device: &DeviceModel) -> bool {
         self.resolution <= device.output.serialisation(1_500)
+    }
+
+    /// Tells whether the emulated device was later than the smallest effect that tells the unit of its
+    /// queue from another one. A fit then sees the machine and not the queue.
+    #[must_use]
+    pub fn is_late_for_unit(&self, device: &DeviceModel) -> bool {
+        unit_effect(device, &overloaded_sizes(device, self))
+            .is_some_and(|effect| self.overload_lateness > effect)
+    }
+
+    /// Tells whether the emulated device was late by more than [`LATE_SHARE`] of the longest wait for a
+    /// server, where that wait exceeds the noise of the stamps.
+    #[must_use]
+    pub fn is_late_for_servers(&self, device: &DeviceModel) -> bool {
+        self.can_see_servers(device)
+            && self.probe_lateness * LATE_SHARE > longest_wait(device, self.burst_gap)
+    }
+
+    /// Tells whether the packets of a short burst wait for a server by more than the noise.
+    fn can_see_servers(&self, device: &DeviceModel) -> bool {
+        longest_wait(device, self.burst_gap) > NOISE_SHARE * self.resolution
     }
 }
 
@@ -77,24 +111,19 @@ pub fn judge(
     device: &DeviceModel,
     fit: &DeviceFit,
     dropped_sizes: usize,
-    quality: PortQuality,
+    quality: MeasurementQuality,
 ) -> FitErrors {
     let true_rate = rate_of(device).expect("each known device has a rate");
-    let is_overloaded = |size: &&u64| {
-        let pace = device.service_time(**size).as_nanos() as f64
-            / f64::from(device.servers.as_ref().map_or(1, |servers| servers.count));
-        let pace = pace.max(quality.overload_gap.as_nanos() as f64);
-        device.output.serialisation(**size).as_nanos() as f64 > 1.05 * pace
-    };
-    let overloaded = SIZES.iter().filter(is_overloaded).count();
+    let overloaded = overloaded_sizes(device, &quality).len();
     let rate_percent = match rate_of(&fit.model) {
         Some(rate) => Some((rate / true_rate - 1.0).abs() * 100.0),
         None if overloaded >= 2 => Some(100.0),
         None => None,
     };
     let is_queue_found = fit.is_identified(ParameterKind::OutputQueue);
-    let is_queue_judged =
-        quality.can_count_packets(device) && (is_queue_found || dropped_sizes >= 2);
+    let is_queue_judged = quality.can_count_packets(device)
+        && !quality.is_late_for_unit(device)
+        && (is_queue_found || dropped_sizes >= 2);
     let (unit_is_right, queue_percent) = if is_queue_judged {
         let right = is_queue_found && is_same_unit(device, fit.model.output.queue);
         let error = if right {
@@ -111,13 +140,65 @@ pub fn judge(
         transit_us: transit_error(device, &fit.model, quality.resolution),
         unit_is_right,
         queue_percent,
-        servers_are_right: (longest_wait(device, quality.burst_gap) > 3 * quality.resolution).then(
-            || {
-                device.servers.as_ref().map(|servers| servers.count)
-                    == fit.model.servers.as_ref().map(|servers| servers.count)
-            },
-        ),
+        servers_are_right: (quality.can_see_servers(device)
+            && !quality.is_late_for_servers(device))
+        .then(|| {
+            device.servers.as_ref().map(|servers| servers.count)
+                == fit.model.servers.as_ref().map(|servers| servers.count)
+        }),
     }
+}
+
+/// Sizes of the plan by which the output is overloaded.
+fn overloaded_sizes(device: &DeviceModel, quality: &MeasurementQuality) -> Vec<u64> {
+    let is_overloaded = |size: &u64| {
+        let pace = device.service_time(*size).as_nanos() as f64
+            / f64::from(device.servers.as_ref().map_or(1, |servers| servers.count));
+        let pace = pace.max(quality.overload_gap.as_nanos() as f64);
+        device.output.serialisation(*size).as_nanos() as f64 > 1.05 * pace
+    };
+    SIZES.into_iter().filter(is_overloaded).collect()
+}
+
+/// Smallest time by which the content of the queue at packets of one of these sizes must be wrong so
+/// that another unit explains all sizes; `None` if no other unit contradicts them.
+fn unit_effect(device: &DeviceModel, sizes: &[u64]) -> Option<Duration> {
+    let queue = device.output.queue;
+    let overhead = device.output.overhead.bytes();
+    let slots = (SLOT_LEAST..1_500 + overhead).map(|slot| DeviceQueueLimit::Slots {
+        count: 1,
+        slot: ByteCount::new(slot),
+    });
+    let others = [
+        DeviceQueueLimit::Packets(1),
+        DeviceQueueLimit::Bytes(ByteCount::new(1)),
+    ]
+    .into_iter()
+    .chain(slots)
+    .filter(|other| !is_same_unit(device, *other));
+    let effect = |other: DeviceQueueLimit| {
+        // The largest content that was accepted, and the smallest that was dropped, in the other unit.
+        let accepted = |size: &u64| queue.limit() / queue.cost(size + overhead);
+        let cost = |size: &u64| other.cost(size + overhead);
+        let full = sizes
+            .iter()
+            .max_by_key(|size| accepted(size) * cost(size))?;
+        let empty = sizes
+            .iter()
+            .min_by_key(|size| (accepted(size) + 1) * cost(size))?;
+        let gap =
+            (accepted(full) * cost(full) + 1).checked_sub((accepted(empty) + 1) * cost(empty));
+        // Where there is none, the other unit explains these sizes as well.
+        let gap = gap.filter(|gap| *gap > 0)?;
+        [full, empty]
+            .into_iter()
+            .map(|size| {
+                let packets = gap as f64 / cost(size) as f64;
+                device.output.serialisation(*size).mul_f64(packets)
+            })
+            .min()
+    };
+    others.filter_map(effect).min()
 }
 
 /// Longest wait for a server in a short burst of packets of 1500 bytes.
@@ -189,4 +270,58 @@ fn queue_error(device: &DeviceModel, fitted: DeviceQueueLimit) -> f64 {
             error as f64 * 100.0 / truth as f64
         })
         .fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::known_devices::draw;
+
+    fn device_with(queue: DeviceQueueLimit) -> DeviceModel {
+        let mut device = draw::device(0);
+        // A byte takes a microsecond.
+        device.output.rate = Some(vocab::Bitrate::from_bits_per_second(8_000_000));
+        device.output.overhead = ByteCount::new(0);
+        device.output.queue = queue;
+        device
+    }
+
+    #[test]
+    fn effect_is_what_separates_packets_from_the_nearest_slot() {
+        let packets = device_with(DeviceQueueLimit::Packets(20));
+        // Slots of 1300 bytes are packets of 64 and 1300 bytes; one of 1500 bytes takes two, so 20 of them
+        // are 40 slots where 21 of the others are too many.
+        let effect = unit_effect(&packets, &[64, 1_300, 1_500]).unwrap();
+        // 20 slots are 20 packets of 64 bytes.
+        assert_eq!(effect, Duration::from_micros(20 * 64));
+        // Bytes and packets of one size are the same.
+        assert_eq!(unit_effect(&packets, &[1_500]), None);
+    }
+
+    #[test]
+    fn effect_falls_with_the_queue() {
+        let effect = |bytes| {
+            let device = device_with(DeviceQueueLimit::Bytes(ByteCount::new(bytes)));
+            unit_effect(&device, &SIZES).unwrap()
+        };
+        assert!(effect(1_000_000) > 10 * effect(20_000));
+    }
+
+    #[test]
+    fn late_device_is_not_judged() {
+        let device = device_with(DeviceQueueLimit::Packets(20));
+        let quality = |lateness| MeasurementQuality {
+            overload_lateness: Duration::from_micros(lateness),
+            ..MeasurementQuality::EXACT
+        };
+        assert!(!quality(0).is_late_for_unit(&device));
+        assert!(quality(1_000_000).is_late_for_unit(&device));
+        let wait = longest_wait(&device, Duration::ZERO);
+        let quality = |probe_lateness| MeasurementQuality {
+            probe_lateness,
+            ..MeasurementQuality::EXACT
+        };
+        assert!(!quality(wait / 4).is_late_for_servers(&device));
+        assert!(quality(wait / 2).is_late_for_servers(&device));
+    }
 }

@@ -318,7 +318,7 @@ fn read_until_end(
             let arrived = reader.arrived();
             let end = if !observer.sent(made) {
                 Some(RunEnd::Interrupted)
-            } else if arrived > LOOP_ARRIVALS_MIN && arrived > LOOP_FACTOR * made {
+            } else if shows_loop(made, arrived) {
                 Some(RunEnd::Loop)
             } else if silence.is_over(made, arrived) {
                 Some(RunEnd::DeviceSilent)
@@ -334,6 +334,11 @@ fn read_until_end(
             thread::sleep(pause);
         }
     }
+}
+
+/// Tells whether so many packets arrived that a device sends them round in a loop.
+fn shows_loop(made: u64, arrived: u64) -> bool {
+    arrived > LOOP_ARRIVALS_MIN && arrived > LOOP_FACTOR * made
 }
 
 /// Watches for a time in which packets are sent and none arrives.
@@ -434,4 +439,90 @@ fn port_pairs(traffic: &TrafficPlan) -> impl Iterator<Item = (u16, u16)> {
         .zip(outputs)
         .map(|(from, to)| (*from, *to))
         .take(period)
+}
+
+#[cfg(test)]
+mod tests {
+    use profile::MeasurementPlan;
+
+    use super::*;
+
+    /// A run of 100,000 packets that all arrived.
+    fn outcome() -> RunOutcome {
+        let plan = MeasurementPlan::from_toml(
+            r#"
+            name = "test"
+            ports = 2
+            [[experiment]]
+            name = "only"
+            purpose = "report"
+            subjects = ["device"]
+            traffic = [{ from = [0], to = [1], packets = 100000, sizes = [{ size = "100B" }],
+                pattern = { kind = "constant", packets_per_second = 1000.0 } }]
+            "#,
+        )
+        .unwrap();
+        RunOutcome {
+            plan: plan.runs().remove(0),
+            end: RunEnd::Complete,
+            summary: TrafficSummary {
+                sent: 100_000,
+                delivered: 100_000,
+                ..TrafficSummary::default()
+            },
+            ports: PortCounts::default(),
+            arrivals: ArrivalCounts::default(),
+            delays: DelaySamples::default(),
+            sent_pps: 0.0,
+            received_pps: 0.0,
+            clock_step: None,
+            latest_sent: Duration::ZERO,
+            stamp_lag_max: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn port_that_drops_voids_the_run() {
+        let with = |ports| RunOutcome { ports, ..outcome() };
+        let drops = |count| PortCounts {
+            ring_drops: count,
+            ..PortCounts::default()
+        };
+        assert!(!with(drops(10)).is_void());
+        assert!(with(drops(11)).is_void());
+        let of_driver = PortCounts {
+            driver_drops: 11,
+            ..PortCounts::default()
+        };
+        assert!(with(of_driver).is_void());
+        let stamps = PortCounts {
+            lost_stamps: 11,
+            ..PortCounts::default()
+        };
+        assert!(with(stamps).is_void());
+        // A device may lose what it likes; a cable loses nothing.
+        let mut lossy = outcome();
+        lossy.summary.lost = 5_000;
+        assert!(!lossy.is_void());
+        lossy.plan.subject = MeasurementSubject::Cable;
+        assert!(lossy.is_void());
+    }
+
+    #[test]
+    fn step_of_the_clock_voids_the_run() {
+        let stepped = RunOutcome {
+            clock_step: Some(Duration::from_millis(2)),
+            ..outcome()
+        };
+        assert!(stepped.is_void());
+        assert!(!outcome().is_void());
+    }
+
+    #[test]
+    fn loop_is_more_than_a_device_that_duplicates() {
+        assert!(!shows_loop(100, 10_000));
+        assert!(!shows_loop(50_000, 200_000));
+        assert!(shows_loop(50_000, 200_001));
+        assert!(shows_loop(100, 10_001));
+    }
 }

@@ -29,6 +29,7 @@ pub(super) struct DeviceArguments {
     pub(super) io: BridgeIo,
     pub(super) control: Option<PathBuf>,
     pub(super) run_time: Option<Duration>,
+    pub(super) busy_poll: Duration,
     pub(super) is_json: bool,
 }
 
@@ -55,6 +56,7 @@ impl DeviceRun {
                 ports,
                 io: arguments.io,
                 seed: SEED,
+                busy_poll: arguments.busy_poll,
             },
             control: arguments.control,
             run_time: arguments.run_time,

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use emulator::device::{DeviceHandle, DeviceStart, read_model};
 use emulator::link::{BridgeEnd, BridgeIo, NetworkNamespace};
@@ -82,6 +83,7 @@ impl DeviceStand {
             ports: ports.collect(),
             io: BridgeIo::Packet,
             seed: 1,
+            busy_poll: Duration::ZERO,
         })
         .unwrap()
     }
