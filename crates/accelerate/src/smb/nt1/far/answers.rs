@@ -192,7 +192,10 @@ impl Smb1FarHalf {
                 is_ours,
                 may_read,
                 may_write,
-            } if is_done => self.opened(outstanding, [is_ours, may_read, may_write], frame),
+                is_unix,
+            } if is_done => {
+                self.opened(outstanding, [is_ours, may_read, may_write, is_unix], frame)
+            }
             Smb1RequestPurpose::Reads { read, serial, end } => {
                 let count = read_data(split::message(frame)).map_or(0, |(_, count)| count);
                 let open = self.opens.get_mut(&read.file);
@@ -264,14 +267,16 @@ impl Smb1FarHalf {
     fn opened(
         &mut self,
         outstanding: &Smb1OutstandingRequest,
-        [is_ours, may_read, may_write]: [bool; 3],
+        [is_ours, may_read, may_write, is_unix]: [bool; 4],
         frame: &mut BytesMut,
     ) {
-        let (Ok(answer), Some((asked, position)), Some(agreed)) = (
-            NtCreateResponse::parse(split::message(frame)),
-            outstanding.client,
-            self.agreed,
-        ) else {
+        let answer = match is_unix {
+            true => NtCreateResponse::parse_unix(split::message(frame)),
+            false => NtCreateResponse::parse(split::message(frame)),
+        };
+        let (Ok(answer), Some((asked, position)), Some(agreed)) =
+            (answer, outstanding.client, self.agreed)
+        else {
             return;
         };
         if is_ours {
@@ -314,7 +319,9 @@ impl Smb1FarHalf {
             let may_read = may_read && read_max >= READ_LEAST;
             open.reads = may_read.then(|| reads(answer.size, read_max, self.settings.path_bytes));
             // What was under way beside it may have been done behind it.
-            let is_certain = self.changing == 0 && self.changed_at < position;
+            // One of the Unix extensions counts as a change itself, and is none.
+            let is_unchanged = self.changed_at < position || is_unix && self.changed_at == position;
+            let is_certain = self.changing == 0 && is_unchanged;
             if let Some(reads) = open.reads.as_mut().filter(|_| !is_certain) {
                 reads.forget();
             }

@@ -101,6 +101,8 @@ enum Smb1RequestPurpose {
         is_ours: bool,
         may_read: bool,
         may_write: bool,
+        /// By the Unix extensions.
+        is_unix: bool,
     },
     /// It may change this open's file.
     Changes {

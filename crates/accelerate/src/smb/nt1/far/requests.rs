@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use vocab::{SegmentKind, Time};
 
 use super::super::frames::Smb1HalfFrame;
-use super::super::wire::create::{NtCreateRequest, ask_for_oplock};
+use super::super::wire::create::{NtCreateRequest, UnixOpenRequest, ask_for_oplock};
 use super::super::wire::header::{self, Smb1Header, UNASKED, command};
 use super::super::wire::position::{SeekOrigin, SeekRequest, position_set};
 use super::super::wire::set_up::ClientCapabilities;
@@ -51,8 +51,6 @@ impl Smb1FarHalf {
             return self.stop(reason);
         }
         self.note_touch(now, &header, touch);
-        let is_unix_open = target::opens_by_unix_extensions(&header, split::message(&frame));
-        self.unix_opens += u64::from(is_unix_open);
         let request = Smb1ClientMessage {
             position: self.position,
             header,
@@ -625,6 +623,13 @@ impl Smb1FarHalf {
                 Some(serial) => Smb1RequestPurpose::Closes { file, serial },
                 None => Smb1RequestPurpose::Plain,
             },
+            Smb1RequestEffect::Anything
+                if target::opens_by_unix_extensions(header, request.message()) =>
+            {
+                let purpose = self.judge_unix_open(request);
+                self.unix_opens += u64::from(purpose.is_none());
+                purpose.unwrap_or(Smb1RequestPurpose::Anything)
+            }
             Smb1RequestEffect::Anything | Smb1RequestEffect::Unread => Smb1RequestPurpose::Anything,
             Smb1RequestEffect::EndsTree => Smb1RequestPurpose::Ends {
                 tree: Some(header.tree),
@@ -645,11 +650,7 @@ impl Smb1FarHalf {
 
     /// Returns the purpose of a request to open a file, if its open may be served.
     fn judge_create(&mut self, request: &Smb1ClientMessage) -> Option<Smb1RequestPurpose> {
-        let is_on = self.settings.consistency != ConsistencyMode::Off;
-        // Pipes are opened the same way, and by clients that will sign.
-        let is_disk = self.disks.contains(&request.header.tree);
-        let may_engage = is_on && self.near_speaks && self.agreed.is_some() && is_disk;
-        if !may_engage || self.opens.len() >= OPENS_MAX {
+        if !self.may_serve_opens(request) {
             return None;
         }
         let create = NtCreateRequest::parse(request.message()).ok()?;
@@ -661,7 +662,31 @@ impl Smb1FarHalf {
             is_ours: !create.asks_for_oplock(),
             may_read: create.may_read(),
             may_write: create.may_write(),
+            is_unix: false,
         })
+    }
+
+    /// The same of a request of the Unix extensions that asks for an oplock of the client's own.
+    fn judge_unix_open(&mut self, request: &Smb1ClientMessage) -> Option<Smb1RequestPurpose> {
+        let open = UnixOpenRequest::parse(request.message()).ok()?;
+        if !open.is_served() || !self.may_serve_opens(request) {
+            return None;
+        }
+        self.engage();
+        Some(Smb1RequestPurpose::Create {
+            is_ours: false,
+            may_read: true,
+            may_write: false,
+            is_unix: true,
+        })
+    }
+
+    fn may_serve_opens(&self, request: &Smb1ClientMessage) -> bool {
+        let is_on = self.settings.consistency != ConsistencyMode::Off;
+        // Pipes are opened the same way, and by clients that will sign.
+        let is_disk = self.disks.contains(&request.header.tree);
+        let may_engage = is_on && self.near_speaks && self.agreed.is_some() && is_disk;
+        may_engage && self.opens.len() < OPENS_MAX
     }
 
     /// A free id.

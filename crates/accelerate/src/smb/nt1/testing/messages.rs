@@ -267,8 +267,19 @@ pub(crate) fn set_size_by_name(name: &str, size: u64) -> Vec<u8> {
 
 /// Opens a file by the Unix extensions.
 pub(crate) fn unix_open(name: &str) -> Vec<u8> {
+    unix_open_with(name, 0, 0)
+}
+
+/// The same with these OpenFlags and PosixOpenFlags.
+pub(crate) fn unix_open_with(name: &str, flags: u32, posix_flags: u32) -> Vec<u8> {
     let parameters = [&0x209u16.to_le_bytes()[..], &[0; 4], name.as_bytes()].concat();
-    transaction(0x06, &parameters, &[0; 18])
+    let data = [
+        &flags.to_le_bytes()[..],
+        &posix_flags.to_le_bytes(),
+        &[0; 8],
+        &0x200u16.to_le_bytes(),
+    ];
+    transaction(0x06, &parameters, &data.concat())
 }
 
 /// The same as [`set_size`] in two messages, with half of the data in each.

@@ -9,7 +9,7 @@ pub(crate) mod world;
 
 use std::time::Duration;
 
-use super::wire::create::{NtCreateRequest, NtCreateResponse, opened_file};
+use super::wire::create::{NtCreateRequest, NtCreateResponse, UnixOpenRequest, opened_file};
 use super::wire::header::Smb1Header;
 use super::wire::negotiate::Smb1NegotiateResponse;
 use super::wire::oplock::{LockingRequest, broken};
@@ -72,6 +72,8 @@ fn message(bytes: &[u8]) {
         Smb1NegotiateResponse::parse(bytes).map(|answer| answer.read_max(ClientCapabilities::ALL));
     let _ = NtCreateRequest::parse(bytes);
     let _ = NtCreateResponse::parse(bytes);
+    let _ = UnixOpenRequest::parse(bytes).map(|open| open.is_served());
+    let _ = NtCreateResponse::parse_unix(bytes);
     let _ = LockingRequest::parse(bytes);
     let _ = written(bytes);
     if let Ok((at, length)) = read_data(bytes) {

@@ -12,6 +12,7 @@ use crate::smb::nt1::wire::header::NO_ANDX;
 use crate::smb::nt1::wire::header::{END_OF_CHAIN, Smb1Header, UNASKED, command, flag, flag2};
 use crate::smb::nt1::wire::oplock::{LockingRequest, release};
 use crate::smb::nt1::wire::split::{Smb1Frame, Smb1Splitter};
+use crate::smb::nt1::wire::target::opens_by_unix_extensions;
 use crate::smb::nt1::wire::transfer::{
     ReadAndxRequest, WriteAndxRequest, read_answer_front, write_answer,
 };
@@ -435,6 +436,14 @@ impl Smb1Server {
                 // It waits for the rest.
                 self.say(connection, false, &header.answer().alone());
             }
+            command::TRANSACTION_2 if opens_by_unix_extensions(header, message) => {
+                self.waiting.push(Smb1WaitingCreate {
+                    connection,
+                    header: *header,
+                    message: message.to_vec(),
+                });
+                self.try_waiting();
+            }
             command::TRANSACTION_2 => self.transaction(connection, header, message),
             command::TRANSACTION_2_SECONDARY => self.more_parts(connection, header, message),
             // It waits for a change, and none is told here.
@@ -473,8 +482,13 @@ impl Smb1Server {
     fn create(&mut self, waiting: &Smb1WaitingCreate, name: String) {
         let (header, message) = (&waiting.header, &waiting.message);
         let is_old = header.command == command::OPEN;
+        let is_unix = header.command == command::TRANSACTION_2;
         let [flags, disposition] = match is_old {
             true => [0, 3],
+            false if is_unix => {
+                let at = usize::from(u16_at(message, WORDS_AT + 24).expect("it is there"));
+                [u32_at(message, at).expect("it is there"), 3]
+            }
             false => [7, 35].map(|at| u32_at(message, WORDS_AT + at).expect("it is there")),
         };
         let is_alone = !self.opens.values().any(|open| open.name == name);
@@ -517,6 +531,15 @@ impl Smb1Server {
                 header: *header,
             },
         );
+        if is_unix {
+            let mut data = u16::from(oplock).to_le_bytes().to_vec();
+            data.extend(file.to_le_bytes());
+            data.extend([1, 0, 0, 0, 0, 2, 0, 0]);
+            data.extend(size.to_le_bytes());
+            data.resize(112, 0);
+            let answer = transaction_answer(header, data.len(), 0, &data);
+            return self.say(waiting.connection, true, &answer);
+        }
         self.say(
             waiting.connection,
             true,
@@ -722,6 +745,10 @@ fn unchained(message: &[u8]) -> Vec<u8> {
 fn name(message: &[u8]) -> Vec<u8> {
     if message[4] == command::OPEN {
         return message[WORDS_AT + 30 + 2..].to_vec();
+    }
+    if message[4] == command::TRANSACTION_2 {
+        let [count, at] = [18, 20].map(|at| u16_at(message, WORDS_AT + at).expect("parameters"));
+        return message[usize::from(at) + 6..usize::from(at + count)].to_vec();
     }
     let length = usize::from(u16_at(message, WORDS_AT + 5).expect("a length"));
     let at = WORDS_AT + 48 + 2;

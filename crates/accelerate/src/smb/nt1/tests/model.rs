@@ -12,7 +12,7 @@ use crate::smb::nt1::testing::server::LOCK_CONFLICT;
 use crate::smb::nt1::testing::world::Smb1World;
 use crate::smb::nt1::testing::{
     Smb1CreateParameters, chained, close, flush, lock_ranges, locking, process_exit, query_file,
-    read, seek, set_size, tell, write,
+    read, seek, set_size, tell, unix_open_with, write,
 };
 use crate::smb::nt1::wire::create::NtCreateResponse;
 use crate::smb::nt1::wire::header::command;
@@ -144,12 +144,17 @@ impl Smb1Model {
     fn open(&mut self, who: usize) {
         let name = NAMES[self.below(NAMES.len())];
         let is_own = who == 0 && self.below(3) == 0;
+        let is_unix = is_own && self.below(2) == 0;
         let create = Smb1CreateParameters {
             flags: if is_own { 2 } else { 0 },
-            disposition: if self.below(6) == 0 { 5 } else { 3 },
+            disposition: if self.below(6) == 0 && !is_unix { 5 } else { 3 },
             ..Smb1CreateParameters::file(name)
         };
-        self.world.send(who, &create.message());
+        let message = match is_unix {
+            true => unix_open_with(name, 2, 1),
+            false => create.message(),
+        };
+        self.world.send(who, &message);
         // Its own oplock may be in its way, which it gives back.
         let answer = loop {
             if let Some(answer) = self.world.clients[who].answered.pop_front() {
@@ -162,7 +167,11 @@ impl Smb1Model {
         if create.disposition == 5 {
             self.files.insert(name, Vec::new());
         }
-        let answer = NtCreateResponse::parse(&answer.message).expect("it opens");
+        let answer = match is_unix {
+            true => NtCreateResponse::parse_unix(&answer.message),
+            false => NtCreateResponse::parse(&answer.message),
+        };
+        let answer = answer.expect("it opens");
         assert_eq!(answer.size, self.files[name].len() as u64);
         assert!(is_own || !answer.has_oplock());
         self.opens[who].push(Smb1ModelOpen {

@@ -11,10 +11,10 @@ use crate::smb::nt1::testing::world::Smb1World;
 use crate::smb::nt1::testing::{
     Smb1CreateParameters, chained, close, echo, find_first, header, lock_ranges, locking,
     negotiate, process_exit, query_file, read, read_old, seek, session_setup, set_size,
-    set_size_by_name, tell, tree_connect, tree_disconnect, write,
+    set_size_by_name, tell, tree_connect, tree_disconnect, unix_open_with, write,
 };
 use crate::smb::nt1::wire::WORDS_AT;
-use crate::smb::nt1::wire::create::NtCreateResponse;
+use crate::smb::nt1::wire::create::{NtCreateResponse, opened_file};
 use crate::smb::nt1::wire::header::command;
 use crate::smb::wire::u32_at;
 
@@ -68,6 +68,24 @@ fn small_read_only_file_arrives_with_its_open() {
         assert!(world.ask(0, &read(file, 10_000, 65_000)).data().is_empty());
     });
     assert!(time < ROUND_TRIP / 2, "{time:?}");
+}
+
+/// As the Linux kernel's client opens files with the Unix extensions.
+#[test]
+fn file_opened_by_unix_extensions_arrives_with_its_open() {
+    let mut world = world(10_000);
+    for _ in 0..3 {
+        let answer = world.ask(0, &unix_open_with("a", 2, 1));
+        let file = opened_file(&answer.message).unwrap();
+        let time = world.takes(|world| {
+            assert!(world.ask(0, &read(file, 0, 12_288)).data() == contents(10_000));
+            assert!(world.ask(0, &read(file, 10_000, 12_288)).data().is_empty());
+        });
+        assert!(time < ROUND_TRIP / 2, "{time:?}");
+        assert_eq!(world.ask(0, &close(file)).header.status, 0);
+    }
+    assert_eq!(world.server.open_count(), 0);
+    assert_eq!(world.note().as_deref(), Some("3 opens served"));
 }
 
 #[test]

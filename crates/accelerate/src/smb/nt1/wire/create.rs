@@ -76,6 +76,50 @@ impl NtCreateRequest {
     }
 }
 
+/// A request of the Unix extensions to open a file, in one message: a TRANSACTION2 whose data are
+/// OpenFlags, PosixOpenFlags, the permissions of a new file, and the level of the answer (Samba 4.17).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnixOpenRequest {
+    flags: u32,
+    posix_flags: u32,
+    level: u16,
+}
+
+/// The level of an answer that describes the file, SMB_QUERY_FILE_UNIX_BASIC, and the bytes before its
+/// description: OplockFlags, the file id, CreateAction, the level, and padding.
+const UNIX_BASIC: u16 = 0x200;
+const UNIX_FRONT: usize = 12;
+
+impl UnixOpenRequest {
+    /// Reads one; the caller has found that the transaction is one.
+    ///
+    /// # Errors
+    /// When it is cut short, or comes in several messages.
+    pub(crate) fn parse(message: &[u8]) -> Result<Self, WireError> {
+        let [all, count, at] = [2, 22, 24].map(|at| u16_at(message, WORDS_AT + at));
+        let (all, count, at) = (all?, count?, usize::from(at?));
+        if all != count || count < 18 {
+            return Err(WireError::Invalid("DataCount"));
+        }
+        Ok(Self {
+            flags: u32_at(message, at)?,
+            posix_flags: u32_at(message, at + 4)?,
+            level: u16_at(message, at + 16)?,
+        })
+    }
+
+    /// Returns true if the open may be served under the oplock that it asks for: it opens what exists, to
+    /// read it.
+    pub(crate) fn is_served(&self) -> bool {
+        /// SMB_O_RDONLY, and SMB_O_NOFOLLOW, which changes nothing once a file is open.
+        const READ_ONLY: u32 = 0x1;
+        const NO_FOLLOW: u32 = 0x400;
+        self.posix_flags & !NO_FOLLOW == READ_ONLY
+            && self.flags & (REQUEST_OPLOCK | REQUEST_BATCH) != 0
+            && self.level == UNIX_BASIC
+    }
+}
+
 /// Adds a request for an exclusive oplock.
 pub(crate) fn ask_for_oplock(message: &mut [u8]) {
     if let Some(byte) = message.get_mut(FLAGS_AT) {
@@ -128,6 +172,9 @@ fn transaction_opened(message: &[u8]) -> Option<usize> {
     }
 }
 
+/// The place of the file's type in its description; 0 is a regular file.
+const UNIX_TYPE_AT: usize = 56;
+
 /// The answer to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NtCreateResponse {
@@ -155,6 +202,32 @@ impl NtCreateResponse {
         })
     }
 
+    /// Reads the answer to a [`UnixOpenRequest`].
+    ///
+    /// # Errors
+    /// When it is not one, cut short, or comes in several messages.
+    pub(crate) fn parse_unix(message: &[u8]) -> Result<Self, WireError> {
+        expect_words(message, &[10])?;
+        let short = |at: usize| u16_at(message, WORDS_AT + at);
+        if short(2)? != short(12)? || short(16)? != 0 {
+            return Err(WireError::Invalid("DataCount"));
+        }
+        let at = usize::from(short(14)?);
+        if usize::from(short(12)?) < UNIX_FRONT + UNIX_TYPE_AT + 4
+            || u16_at(message, at + 8)? != UNIX_BASIC
+        {
+            return Err(WireError::Invalid("ReturnLevel"));
+        }
+        let kind = u32_at(message, at + UNIX_FRONT + UNIX_TYPE_AT)?;
+        Ok(Self {
+            level: u8::try_from(u16_at(message, at)?).unwrap_or(0),
+            file: u16_at(message, at + 2)?,
+            size: u64_at(message, at + UNIX_FRONT)?,
+            kind: u16::from(kind != 0),
+            is_directory: false,
+        })
+    }
+
     /// An exclusive or batch oplock was given.
     pub(crate) fn is_exclusive(&self) -> bool {
         matches!(self.level, 1 | 2)
@@ -174,7 +247,51 @@ impl NtCreateResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::smb::nt1::testing::{body, header};
+    use crate::smb::nt1::testing::{body, header, unix_open, unix_open_with};
+
+    #[test]
+    fn unix_open_is_served_if_it_only_reads() {
+        let served = |message: &[u8]| UnixOpenRequest::parse(message).map(|open| open.is_served());
+        let message = unix_open_with("a", 2, 1);
+        assert_eq!(served(&message), Ok(true));
+        for cut in 0..message.len() {
+            assert!(served(&message[..cut]).is_err(), "{cut}");
+        }
+        // For writing, to empty it, without an oplock, and nothing at all.
+        for (flags, posix_flags) in [(2, 2), (2, 4), (2, 0x41), (2, 0x11), (0, 1)] {
+            let message = unix_open_with("a", flags, posix_flags);
+            assert_eq!(served(&message), Ok(false), "{posix_flags:x}");
+        }
+        assert_eq!(served(&unix_open("a")), Ok(false));
+    }
+
+    #[test]
+    fn unix_answer_describes_a_regular_file() {
+        let mut data = vec![1, 0, 7, 0, 1, 0, 0, 0, 0, 2, 0, 0];
+        data.extend(300u64.to_le_bytes());
+        data.resize(UNIX_FRONT + 100, 0);
+        let at = (WORDS_AT + 20 + 2) as u16;
+        let words = [0, 112, 0, 0, at, 0, 112, at, 0, 0];
+        let words: Vec<u8> = words
+            .iter()
+            .flat_map(|word: &u16| word.to_le_bytes())
+            .collect();
+        let message = body(&header(command::TRANSACTION_2), &words, &data);
+        let answer = NtCreateResponse::parse_unix(&message).unwrap();
+        assert!(answer.is_exclusive() && answer.is_file());
+        assert_eq!((answer.file, answer.size), (7, 300));
+        for cut in 0..usize::from(at) + UNIX_FRONT + UNIX_TYPE_AT + 4 {
+            assert!(
+                NtCreateResponse::parse_unix(&message[..cut]).is_err(),
+                "{cut}"
+            );
+        }
+        let mut other = message.clone();
+        other[usize::from(at) + UNIX_FRONT + UNIX_TYPE_AT] = 1;
+        assert!(!NtCreateResponse::parse_unix(&other).unwrap().is_file());
+        other[usize::from(at) + 8] = 1;
+        assert!(NtCreateResponse::parse_unix(&other).is_err());
+    }
 
     /// The answer to a TRANSACTION2 with this many bytes of parameters and data, which count up.
     fn answer(parameters: u16, data: u16, displacement: u16) -> Vec<u8> {
