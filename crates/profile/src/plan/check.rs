@@ -5,6 +5,7 @@ use std::time::Duration;
 use vocab::{ByteCount, format_duration};
 
 use super::{ExperimentPlan, MeasurementPlan, PlanError, TrafficPattern, TrafficPlan};
+use crate::traffic::RUN_FLOWS_MAX;
 
 /// Greatest number of ports; one host has no more.
 pub const PLAN_PORTS_MAX: u16 = 64;
@@ -32,7 +33,7 @@ const REPETITIONS_MAX: u32 = 10_000;
 /// Greatest number of sizes of an experiment.
 const SIZES_MAX: usize = 256;
 /// Greatest number of traffic patterns of an experiment.
-const PATTERNS_MAX: usize = 256;
+pub(crate) const PATTERNS_MAX: usize = 256;
 /// Greatest time of a plan.
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
@@ -86,6 +87,16 @@ impl ExperimentPlan {
     }
 }
 
+/// Numbers of flows that a pattern takes: acknowledgements have one of their own.
+fn flow_numbers(traffic: &TrafficPlan) -> u64 {
+    match traffic.pattern {
+        TrafficPattern::Tcp { .. } => 2 * u64::from(traffic.flows),
+        TrafficPattern::Constant { .. }
+        | TrafficPattern::Poisson { .. }
+        | TrafficPattern::Bursts { .. } => u64::from(traffic.flows),
+    }
+}
+
 struct ExperimentCheck<'a> {
     experiment: &'a ExperimentPlan,
     ports: u16,
@@ -120,7 +131,13 @@ impl ExperimentCheck<'_> {
         experiment
             .traffic
             .iter()
-            .try_for_each(|traffic| self.check_traffic(traffic))
+            .try_for_each(|traffic| self.check_traffic(traffic))?;
+        let flows: u64 = experiment.traffic.iter().map(flow_numbers).sum();
+        self.require(
+            flows <= u64::from(RUN_FLOWS_MAX),
+            &format!("{flows} flows in all patterns"),
+            || format!("at most {RUN_FLOWS_MAX}; a TCP flow counts twice"),
+        )
     }
 
     fn check_traffic(&self, traffic: &TrafficPlan) -> Result<(), PlanError> {

@@ -4,7 +4,7 @@
 //! time, and is repeated. [`MeasurementPlan::runs`] lists every run in order: by experiment, by
 //! size if the experiment sweeps sizes, by subject, by repetition. Sizes are lengths of IP packets.
 
-mod check;
+pub(crate) mod check;
 mod error;
 
 use std::time::Duration;
@@ -435,5 +435,22 @@ mod tests {
             let error = MeasurementPlan::from_toml(&PLAN.replace(from, to)).unwrap_err();
             assert!(error.to_string().contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn more_flows_than_source_ports_are_refused() {
+        let mut plan = MeasurementPlan::from_toml(PLAN).unwrap();
+        let pattern = TrafficPlan {
+            flows: FLOWS_MAX,
+            ..plan.experiments[1].traffic[0].clone()
+        };
+        plan.experiments[1].traffic = vec![pattern.clone(); 211];
+        assert_eq!(plan.check(), Ok(()));
+        plan.experiments[1].traffic = vec![pattern; 212];
+        let error = plan.check().unwrap_err();
+        assert!(
+            error.to_string().contains("flows in all patterns"),
+            "{error}"
+        );
     }
 }

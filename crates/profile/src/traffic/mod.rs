@@ -100,10 +100,13 @@ const HOSTS_PER_PORT: u32 = 250;
 const FIRST_HOST: u32 = 2;
 /// First source port of the flows.
 const FIRST_SOURCE_PORT: u16 = 10_000;
+/// Flows of a run that have source ports of their own.
+pub(crate) const RUN_FLOWS_MAX: u32 = (u16::MAX - FIRST_SOURCE_PORT) as u32 * HOSTS_PER_PORT;
 /// Destination port of UDP flows: discard, RFC 863.
 const DISCARD_PORT: u16 = 9;
 
-/// Addresses of UDP flow number `flow` from port `input` to port `output`.
+/// Addresses of UDP flow number `flow` from port `input` to port `output`. A plan that has been checked
+/// has no more flows than addresses; the number of a packet that arrived may be any.
 ///
 /// Port p has the subnet 198.18.p.0/24, of the range for benchmarks (RFC 2544 appendix C.2.2), with
 /// the device at .1 and emulated hosts from .2 to .251.
@@ -130,7 +133,8 @@ fn port_of(address: IpAddr) -> u16 {
 }
 
 fn source_port(flow: u32) -> u16 {
-    FIRST_SOURCE_PORT + u16::try_from(flow / HOSTS_PER_PORT).unwrap_or(0)
+    let round = u16::try_from(flow / HOSTS_PER_PORT).unwrap_or(u16::MAX);
+    FIRST_SOURCE_PORT.saturating_add(round)
 }
 
 /// The traffic of one run.
@@ -168,16 +172,18 @@ impl TrafficMachine {
             let random = SeededRandom::for_stream(run.seed, index as u64);
             let source = match traffic.pattern {
                 TrafficPattern::Tcp { segment, bytes } => {
-                    let flows = TcpFlows::new(now, traffic, (segment, bytes), first_flow, random);
+                    let number = u16::try_from(index).unwrap_or(u16::MAX);
+                    let place = (number, first_flow);
+                    let flows = TcpFlows::new(now, traffic, (segment, bytes), place, random);
                     // A flow and its acknowledgements.
-                    first_flow += 2 * traffic.flows;
+                    first_flow = first_flow.saturating_add(traffic.flows.saturating_mul(2));
                     TrafficSource::Tcp(Box::new(flows))
                 }
                 TrafficPattern::Constant { .. }
                 | TrafficPattern::Poisson { .. }
                 | TrafficPattern::Bursts { .. } => {
                     let pattern = UdpPattern::new(now, traffic, first_flow, random);
-                    first_flow += traffic.flows;
+                    first_flow = first_flow.saturating_add(traffic.flows);
                     TrafficSource::Udp(pattern)
                 }
             };

@@ -13,9 +13,12 @@ use vocab::{ByteCount, SeededRandom, Time};
 
 use super::{PacketContent, SourcePacket, host_address, port_of, source_port};
 use crate::plan::TrafficPlan;
+use crate::plan::check::PATTERNS_MAX;
 
-/// First port of the servers; the first flow number is added, so that two patterns differ.
+/// First port of the servers; the number of the pattern is added, so that two patterns differ.
 const SERVER_PORT: u16 = 5201;
+// No server port is that of a client.
+const _: () = assert!(SERVER_PORT as usize + PATTERNS_MAX <= super::FIRST_SOURCE_PORT as usize);
 /// Time over which the flows of a pattern start, so that they are not in step.
 const START_SPREAD: Duration = Duration::from_millis(100);
 /// Bytes of a flow without end; no run lasts long enough to send them.
@@ -40,7 +43,7 @@ impl TcpFlows {
         now: Time,
         plan: &TrafficPlan,
         (segment, bytes): (ByteCount, Option<ByteCount>),
-        first_flow: u32,
+        (pattern, first_flow): (u16, u32),
         mut random: SeededRandom,
     ) -> Self {
         let config = ConnectionConfig {
@@ -54,7 +57,7 @@ impl TcpFlows {
             .collect();
         waiting.sort_unstable();
         waiting.reverse();
-        let server_port = SERVER_PORT + u16::try_from(first_flow % 1000).unwrap_or(0);
+        let server_port = SERVER_PORT.saturating_add(pattern);
         let mut host = TcpHost::new(random);
         host.listen(server_port, config);
         Self {
@@ -148,6 +151,8 @@ impl TcpFlows {
         };
         let round = u32::from(client.port().saturating_sub(super::FIRST_SOURCE_PORT));
         let flow = round * super::HOSTS_PER_PORT + host.saturating_sub(super::FIRST_HOST);
-        self.first_flow + 2 * flow + u32::from(!is_data)
+        self.first_flow
+            .saturating_add(2 * flow)
+            .saturating_add(u32::from(!is_data))
     }
 }

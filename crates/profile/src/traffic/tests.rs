@@ -163,7 +163,21 @@ fn tcp_flows_pass_a_wire_closed_loop() {
     plan.traffic[0].flows = 300;
     plan.traffic[0].duration = Some(Duration::from_secs(3));
     let mut machine = TrafficMachine::new(Time::ZERO, &plan);
-    // The wire delivers at the moment of transmission, which is a round trip of zero.
+    let flows = bytes_over_a_wire(&mut machine);
+    // 300 flows of data and as many of acknowledgements.
+    assert_eq!(flows.len(), 600);
+    assert!(
+        flows
+            .iter()
+            .all(|(flow, bytes)| flow % 2 == 1 || *bytes > 100_000)
+    );
+    let summary = machine.summary();
+    assert_eq!((summary.lost, summary.sent), (0, summary.delivered));
+}
+
+/// Sends all traffic over a wire that delivers at the moment of transmission, which is a round trip of
+/// zero. Returns the bytes of each flow.
+fn bytes_over_a_wire(machine: &mut TrafficMachine) -> std::collections::BTreeMap<u32, u64> {
     let mut now = Time::ZERO;
     let mut flows = std::collections::BTreeMap::new();
     while let Some(next) = machine.poll_timeout() {
@@ -188,13 +202,46 @@ fn tcp_flows_pass_a_wire_closed_loop() {
             },
         );
     }
-    // 300 flows of data and as many of acknowledgements.
-    assert_eq!(flows.len(), 600);
-    assert!(
-        flows
-            .iter()
-            .all(|(flow, bytes)| flow % 2 == 1 || *bytes > 100_000)
+    flows
+}
+
+#[test]
+fn tcp_patterns_have_server_ports_of_their_own() {
+    let mut plan = run(
+        TrafficPattern::Tcp {
+            segment: ByteCount::new(1_460),
+            bytes: Some(ByteCount::new(20_000)),
+        },
+        1,
     );
-    let summary = machine.summary();
-    assert_eq!((summary.lost, summary.sent), (0, summary.delivered));
+    plan.traffic[0].packets = None;
+    plan.traffic[0].flows = 500;
+    plan.traffic[0].duration = Some(Duration::from_secs(3));
+    let mut second = plan.traffic[0].clone();
+    second.flows = 3;
+    plan.traffic.push(second);
+    let flows = bytes_over_a_wire(&mut TrafficMachine::new(Time::ZERO, &plan));
+    // The flows of the first pattern and their acknowledgements take the first 1,000 numbers.
+    for flow in [1_000, 1_002, 1_004] {
+        assert!(
+            flows.get(&flow).is_some_and(|bytes| *bytes > 20_000),
+            "{flow}: {flows:?}"
+        );
+    }
+}
+
+#[test]
+fn any_flow_number_has_endpoints() {
+    // The number comes out of a packet that arrived, so it may be any.
+    for flow in [
+        0,
+        RUN_FLOWS_MAX - 1,
+        RUN_FLOWS_MAX,
+        14_000_000,
+        16_383_999,
+        u32::MAX,
+    ] {
+        let endpoints = emulated_endpoints(flow, 0, 1);
+        assert!(endpoints.source.port() >= FIRST_SOURCE_PORT);
+    }
 }
