@@ -101,8 +101,8 @@ impl CalibratedRuns {
         let void = records.blocks.iter().filter(|block| block.is_void).count();
         if void > 0 {
             calibrated.remarks.push(format!(
-                "{void} of {} runs are void and left out: our own ports lost packets, or the clock \
-                 was set",
+                "{void} of {} runs are void and left out: our own ports lost packets, the clock was \
+                 set, or they ended before their time",
                 records.blocks.len()
             ));
         }

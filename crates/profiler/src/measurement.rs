@@ -84,7 +84,7 @@ pub struct MeasurementCell {
     pub subject: MeasurementSubject,
     /// Runs that count.
     pub valid_runs: u32,
-    /// Runs that do not, because of our own losses or a step of the clock.
+    /// Runs that do not, because of our own losses, a step of the clock, or an end before their time.
     pub void_runs: u32,
     /// Fates of the packets of runs that count.
     pub summary: TrafficSummary,
@@ -179,6 +179,9 @@ pub fn measure(
         match outcome {
             Ok(outcome) => {
                 let end = outcome.end.clone();
+                if let Some(records) = &mut records {
+                    records.end_run(run.number, end.name(), !outcome.is_void());
+                }
                 result.add(outcome);
                 match end {
                     RunEnd::Complete => {}
@@ -206,11 +209,7 @@ pub fn measure(
         }
         wait(run.pause);
     }
-    if let Some(mut records) = records {
-        records.describe("measured_runs", json!(result.runs.len()));
-        let void = result.runs.iter().filter(|run| run.outcome.is_void());
-        let void: Vec<u32> = void.map(|run| run.outcome.plan.number).collect();
-        records.describe("void_runs", json!(void));
+    if let Some(records) = records {
         result.records = Some(records.finish()?);
     }
     Ok(result)

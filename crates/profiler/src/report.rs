@@ -191,7 +191,7 @@ fn findings(result: &MeasurementResult) -> Vec<String> {
                 run.outcome.plan.number,
                 step.as_secs_f64()
             ));
-        } else if run.outcome.is_void() {
+        } else if run.outcome.own_loss() > profile::OWN_LOSS_MAX {
             lines.push(format!(
                 "run {} is void: our own ports lost {:.4} % of its packets ({} dropped by rings, {} by drivers, {} refused, {} stamps lost); lower the rate, or stop other programs",
                 run.outcome.plan.number,
@@ -203,7 +203,10 @@ fn findings(result: &MeasurementResult) -> Vec<String> {
             ));
         }
         if run.outcome.end != RunEnd::Complete {
-            lines.push(format!("run {} is not complete", run.outcome.plan.number));
+            lines.push(format!(
+                "run {} is void: it ended before its time, with packets on their way",
+                run.outcome.plan.number
+            ));
         }
     }
     if let Some(records) = &result.records

@@ -299,7 +299,8 @@ fn size_sentence(cells: &[ConstantCell<'_>]) -> Option<String> {
 fn loss_sentence(cells: &[ConstantCell<'_>]) -> Option<String> {
     let lossy = cells
         .iter()
-        .filter(|cell| cell.cell.summary.lost > 0)
+        // Losses of our own ports that no record names look like the device's.
+        .filter(|cell| cell.cell.summary.lost as f64 > cell.cell.own_losses)
         .max_by(|one, other| {
             let loss = |cell: &ConstantCell<'_>| cell.cell.summary.loss_ratio();
             loss(one).total_cmp(&loss(other))
@@ -448,6 +449,25 @@ mod tests {
         }
         // The plan has no TCP.
         assert!(!page.contains("Loss of the TCP"), "{page}");
+    }
+
+    #[test]
+    fn own_losses_are_not_named_as_the_device_s() {
+        let line = |size: u64| [500 + size * 80, 900 + size * 80];
+        let mut measured = result([
+            (92, 500.0, line(92)),
+            (92, 70_000.0, line(92)),
+            (1_400, 500.0, line(1_400)),
+        ]);
+        let cell = measured.cells.last_mut().unwrap();
+        cell.summary.sent = 100_000;
+        cell.summary.lost = 9;
+        cell.own_losses = 9.0;
+        let sentences = differences(&measured).join("\n");
+        assert!(!sentences.contains("Packets are lost"), "{sentences}");
+        measured.cells.last_mut().unwrap().summary.lost = 10;
+        let sentences = differences(&measured).join("\n");
+        assert!(sentences.contains("Packets are lost"), "{sentences}");
     }
 
     #[test]

@@ -34,6 +34,9 @@ const BATCH_ROWS: usize = 8_192;
 /// Batches that wait for the disk: 2 s at 500,000 rows per second.
 const BATCHES_WAITING: usize = 128;
 
+/// Writings of the description while a measurement is under way, at most.
+const VERDICT_WRITES_MAX: usize = 1_000;
+
 /// Description of the stamps of measurements in virtual time.
 const VIRTUAL_STAMPS: &str = "virtual time: an emulated device, and ports without delay or noise";
 /// Time at which virtual measurements begin.
@@ -43,7 +46,8 @@ const VIRTUAL_START: Duration = Duration::from_secs(1);
 pub(crate) const FORMAT: &str = "trunkline profile records, version 1";
 /// File that takes the room of the final description, which must be written even if the disk is full.
 const RESERVE_FILE: &str = "about.json.reserve";
-/// Room for what the measurement adds to its description: some words and the list of void runs.
+/// Room for what the measurement adds to its description, beside the verdicts of its runs, which are
+/// shorter than their plans.
 const RESERVE_BYTES: usize = 64 << 10;
 /// File that describes the columns, beside them.
 pub(crate) const ABOUT_FILE: &str = "about.json";
@@ -128,6 +132,29 @@ pub(crate) struct RecordWriter {
     batch: Vec<RecordRow>,
     batches: Option<SyncSender<Vec<RecordRow>>>,
     thread: Option<JoinHandle<RecordSummary>>,
+    /// Verdicts of the runs that have ended.
+    verdicts: Vec<RunVerdict>,
+    /// Rows since the last verdict.
+    rows: u64,
+    /// Verdicts between two writings of the description.
+    write_every: usize,
+    /// Runs that the measurement plans.
+    planned_runs: usize,
+}
+
+/// What a reader has to know about a run that has ended. A run without a verdict is void: the
+/// measurement was killed before its end.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct RunVerdict {
+    /// Number of the run in its plan.
+    pub(crate) run: u32,
+    /// Reason of its end.
+    pub(crate) end: String,
+    /// Set if the run says something about its subject.
+    pub(crate) is_valid: bool,
+    /// Its rows; a run with fewer rows in the files has been cut.
+    #[serde(default)]
+    pub(crate) rows: u64,
 }
 
 impl RecordWriter {
@@ -137,6 +164,7 @@ impl RecordWriter {
     /// # Errors
     /// When the directory exists and is not empty, or cannot be written.
     pub(crate) fn create(directory: &Path, mut about: Value, limit_bytes: u64) -> Result<Self> {
+        let planned_runs = about["runs"].as_array().map_or(0, Vec::len);
         let named = || format!("the records in {}", directory.display());
         fs::create_dir_all(directory).with_context(named)?;
         if fs::read_dir(directory)
@@ -151,6 +179,7 @@ impl RecordWriter {
         }
         about["format"] = FORMAT.into();
         about["complete"] = false.into();
+        about["verdicts"] = Value::Array(Vec::new());
         about["columns"] = COLUMNS
             .iter()
             .map(|(name, kind, meaning)| {
@@ -160,7 +189,7 @@ impl RecordWriter {
         let about_bytes = write_about(directory, &about).with_context(named)?;
         fs::write(
             directory.join(RESERVE_FILE),
-            vec![0; about_bytes + RESERVE_BYTES],
+            vec![0; 2 * about_bytes + RESERVE_BYTES],
         )
         .with_context(named)?;
         let columns = COLUMNS
@@ -181,11 +210,16 @@ impl RecordWriter {
             batch: Vec::with_capacity(BATCH_ROWS),
             batches: Some(batches),
             thread: Some(thread),
+            verdicts: Vec::new(),
+            rows: 0,
+            write_every: planned_runs.div_ceil(VERDICT_WRITES_MAX).max(1),
+            planned_runs,
         })
     }
 
     /// Adds a row; waits while the writer is far behind.
     pub(crate) fn add(&mut self, row: RecordRow) {
+        self.rows += 1;
         self.batch.push(row);
         if self.batch.len() == BATCH_ROWS {
             self.hand_over();
@@ -201,9 +235,29 @@ impl RecordWriter {
         }
     }
 
-    /// Replaces a field of the description.
-    pub(crate) fn describe(&mut self, field: &str, value: Value) {
-        self.about[field] = value;
+    /// Enters the verdict of the run whose rows have been added, and writes the description, so that a
+    /// measurement that is killed later keeps it.
+    pub(crate) fn end_run(&mut self, run: u32, end: &str, is_valid: bool) {
+        self.verdicts.push(RunVerdict {
+            run,
+            end: end.to_owned(),
+            is_valid,
+            rows: std::mem::take(&mut self.rows),
+        });
+        if self.verdicts.len().is_multiple_of(self.write_every) {
+            self.describe_verdicts();
+            // A full disk has room for the description at the end.
+            if let Err(error) = write_about(&self.directory, &self.about) {
+                tracing::warn!(%error, "the verdict of a run is written at the end only");
+            }
+        }
+    }
+
+    fn describe_verdicts(&mut self) {
+        self.about["measured_runs"] = self.verdicts.len().into();
+        let void = self.verdicts.iter().filter(|one| !one.is_valid);
+        self.about["void_runs"] = void.map(|one| one.run).collect();
+        self.about["verdicts"] = serde_json::json!(self.verdicts);
     }
 
     /// Writes the last rows and the final description.
@@ -213,7 +267,9 @@ impl RecordWriter {
     pub(crate) fn finish(mut self) -> Result<RecordSummary> {
         self.hand_over();
         let summary = self.end();
-        self.about["complete"] = (summary.end == RecordEnd::Complete).into();
+        self.describe_verdicts();
+        let has_all = self.verdicts.len() == self.planned_runs;
+        self.about["complete"] = (summary.end == RecordEnd::Complete && has_all).into();
         self.about["records"] = serde_json::to_value(&summary)?;
         // A full disk has room for the description then.
         let _ = fs::remove_file(self.directory.join(RESERVE_FILE));
@@ -259,7 +315,6 @@ pub fn write_virtual_records(
 ) -> Result<RecordSummary> {
     let about = measurement::describe(plan, &plan.runs(), VIRTUAL_STAMPS);
     let mut writer = RecordWriter::create(path, about, limit_bytes)?;
-    let mut measured = 0_u32;
     for run in runs {
         for packet in &run.records {
             writer.add(RecordRow {
@@ -272,9 +327,8 @@ pub fn write_virtual_records(
                 },
             });
         }
-        measured += 1;
+        writer.end_run(run.plan.number, "complete", true);
     }
-    writer.describe("measured_runs", measured.into());
     writer.finish()
 }
 

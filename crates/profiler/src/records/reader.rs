@@ -24,7 +24,7 @@ use thiserror::Error;
 use vocab::Time;
 
 use super::column::ColumnType;
-use super::{ABOUT_FILE, COLUMNS, FORMAT};
+use super::{ABOUT_FILE, COLUMNS, FORMAT, RunVerdict};
 
 /// Longest description that is read; that of a plan with all its runs has below 20 MB.
 const ABOUT_MAX: u64 = 64 << 20;
@@ -108,6 +108,9 @@ struct AboutFile {
     stamps: String,
     #[serde(default)]
     void_runs: Vec<u32>,
+    /// Absent in records of earlier releases.
+    #[serde(default)]
+    verdicts: Option<Vec<RunVerdict>>,
     #[serde(default)]
     records: Option<AboutRecords>,
 }
@@ -125,7 +128,8 @@ pub struct RunBlock {
     pub plan: RunPlan,
     /// Its rows.
     pub rows: Range<u64>,
-    /// The measurement counted the run as void: losses of our own ports, or a step of the clock.
+    /// The run says nothing about its subject: losses of our own ports, a step of the clock, an end
+    /// before its time, or rows that are missing.
     pub is_void: bool,
 }
 
@@ -180,7 +184,18 @@ impl RecordDirectory {
                 "{missing} records were not written, because the disk or its limit was full"
             ));
         }
-        let blocks = find_blocks(path, &columns[0], rows, &about.plan, &about.void_runs)?;
+        let mut blocks = find_blocks(path, &columns[0], rows, &about.plan)?;
+        for block in &mut blocks {
+            let run = block.plan.number;
+            block.is_void = match &about.verdicts {
+                None => about.void_runs.contains(&run),
+                Some(verdicts) => !verdicts.iter().any(|verdict| {
+                    verdict.run == run
+                        && verdict.is_valid
+                        && verdict.rows == block.rows.end - block.rows.start
+                }),
+            };
+        }
         Ok(Self {
             path: path.to_owned(),
             plan: about.plan,
@@ -509,7 +524,6 @@ fn find_blocks(
     column: &ColumnReader,
     rows: u64,
     plan: &MeasurementPlan,
-    void_runs: &[u32],
 ) -> Result<Vec<RunBlock>, RecordError> {
     let plans = plan.runs();
     let mut seen = BTreeSet::new();
@@ -546,7 +560,7 @@ fn find_blocks(
             blocks.push(RunBlock {
                 plan: plan.clone(),
                 rows: row..row + 1,
-                is_void: void_runs.contains(&plan.number),
+                is_void: false,
             });
         }
         from = to;

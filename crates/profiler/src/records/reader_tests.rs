@@ -221,6 +221,38 @@ fn killed_measurement_is_read_to_last_common_row() {
 }
 
 #[test]
+fn run_without_a_verdict_or_with_missing_rows_is_void() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = written(directory.path(), &runs());
+    let void = || -> Vec<bool> {
+        let records = RecordDirectory::open(&path).unwrap();
+        records.blocks.iter().map(|block| block.is_void).collect()
+    };
+    let count = runs().len();
+    assert_eq!(void(), vec![false; count]);
+    let about = path.join("about.json");
+    let whole: Value = serde_json::from_slice(&fs::read(&about).unwrap()).unwrap();
+    let expected: Vec<bool> = (0..count).map(|run| run == 0).collect();
+    // The measurement was killed in a run, or the disk lost the end of one, or a run ended early.
+    let mut killed = whole.clone();
+    killed["verdicts"].as_array_mut().unwrap().remove(0);
+    let mut cut = whole.clone();
+    cut["verdicts"][0]["rows"] = 6.into();
+    let mut early = whole.clone();
+    early["verdicts"][0]["is_valid"] = false.into();
+    for text in [killed, cut, early] {
+        fs::write(&about, text.to_string()).unwrap();
+        assert_eq!(void(), expected);
+    }
+    // Records of earlier releases name void runs only.
+    let mut old = whole;
+    old.as_object_mut().unwrap().remove("verdicts");
+    old["void_runs"] = serde_json::json!([runs()[0].plan.number]);
+    fs::write(&about, old.to_string()).unwrap();
+    assert_eq!(void(), expected);
+}
+
+#[test]
 fn description_of_another_format_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = written(directory.path(), &runs());

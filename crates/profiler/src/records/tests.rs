@@ -95,6 +95,25 @@ fn cut_run_leaves_columns_of_equal_length() {
 }
 
 #[test]
+fn killed_measurement_keeps_the_verdicts_of_its_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("records");
+    let about = json!({"runs": [{"run": 2}, {"run": 3}]});
+    let mut writer = RecordWriter::create(&path, about, 1 << 30).unwrap();
+    (0..7).for_each(|sequence| writer.add(row(sequence)));
+    writer.end_run(2, "interrupted", false);
+    let read =
+        || -> Value { serde_json::from_slice(&fs::read(path.join(ABOUT_FILE)).unwrap()).unwrap() };
+    let verdict = json!({"run": 2, "end": "interrupted", "is_valid": false, "rows": 7});
+    assert_eq!(read()["verdicts"], json!([verdict]));
+    assert_eq!(read()["void_runs"], json!([2]));
+    // One of two planned runs is no whole measurement.
+    writer.finish().unwrap();
+    assert_eq!(read()["complete"], false);
+    assert_eq!(read()["measured_runs"], 1);
+}
+
+#[test]
 fn limit_of_disk_ends_the_records_only() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("records");

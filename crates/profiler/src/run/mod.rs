@@ -95,6 +95,20 @@ pub enum RunEnd {
     },
 }
 
+impl RunEnd {
+    /// Name in records.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            RunEnd::Complete => "complete",
+            RunEnd::Interrupted => "interrupted",
+            RunEnd::DeviceSilent => "device_silent",
+            RunEnd::Loop => "loop",
+            RunEnd::PortFailed { .. } => "port_failed",
+        }
+    }
+}
+
 /// Counts of what our own ports and the device did beside forwarding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PortCounts {
@@ -137,18 +151,27 @@ pub struct RunOutcome {
 }
 
 impl RunOutcome {
+    /// Packets that our own ports may have lost or not recorded. The counters name different packets: a
+    /// frame that the driver drops comes to no ring, and a packet that the kernel refuses to neither.
+    #[must_use]
+    pub fn own_losses(&self) -> u64 {
+        let ports = &self.ports;
+        let refused = ports.refused.max(self.summary.lost_at_port);
+        ports
+            .ring_drops
+            .saturating_add(ports.driver_drops)
+            .saturating_add(refused)
+            .saturating_add(ports.lost_stamps)
+    }
+
     /// Share of the packets that our own ports lost or have not recorded. On a cable, every loss is
     /// our own.
     #[must_use]
     pub fn own_loss(&self) -> f64 {
-        let ports = &self.ports;
-        let mut lost = ports
-            .ring_drops
-            .max(ports.driver_drops)
-            .max(self.summary.lost_at_port)
-            + ports.lost_stamps;
+        let mut lost = self.own_losses();
         if self.plan.subject == MeasurementSubject::Cable {
-            lost = lost.max(self.summary.lost + self.summary.lost_at_port + ports.lost_stamps);
+            let missing = self.summary.lost + self.summary.lost_at_port + self.ports.lost_stamps;
+            lost = lost.max(missing);
         }
         match self.summary.sent {
             0 => 0.0,
@@ -156,11 +179,12 @@ impl RunOutcome {
         }
     }
 
-    /// Tells whether the run says nothing about the device: own losses above the limit, or a step of
-    /// the clock by which its packets are stamped.
+    /// Tells whether the run says nothing about the device: own losses above the limit, a step of the
+    /// clock by which its packets are stamped, or an end before its time, at which packets were on
+    /// their way.
     #[must_use]
     pub fn is_void(&self) -> bool {
-        self.own_loss() > OWN_LOSS_MAX || self.clock_step.is_some()
+        self.own_loss() > OWN_LOSS_MAX || self.clock_step.is_some() || self.end != RunEnd::Complete
     }
 }
 
@@ -233,8 +257,10 @@ pub(crate) fn execute(
                 );
             }
         };
-        let (end, step) = read_until_end(&shared, &mut reader, observer, is_closed_loop);
-        shared.stop.store(true, Ordering::Relaxed);
+        let (end, step) = {
+            let _stop = StopAtEnd(&shared.stop);
+            read_until_end(&shared, &mut reader, observer, is_closed_loop)
+        };
         let sent = sender.join();
         match (end, sent) {
             (RunEnd::Complete, Ok(Err(error))) => (
@@ -274,6 +300,16 @@ pub(crate) fn execute(
         stamp_lag_max: finished.stamp_lag_max,
         latest_sent: Duration::from_nanos(shared.latest_ns.load(Ordering::Relaxed)),
     })
+}
+
+/// Stops the sender when the reader ends, also by a panic: the scope waits for the sender.
+#[derive(Debug)]
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Reads the rings until the run is over; returns its end and a step of the clock.
@@ -524,5 +560,45 @@ mod tests {
         assert!(!shows_loop(50_000, 200_000));
         assert!(shows_loop(50_000, 200_001));
         assert!(shows_loop(100, 10_001));
+    }
+
+    #[test]
+    fn run_that_ended_early_is_void() {
+        assert!(!outcome().is_void());
+        let error = String::new();
+        for end in [
+            RunEnd::Interrupted,
+            RunEnd::DeviceSilent,
+            RunEnd::Loop,
+            RunEnd::PortFailed { error },
+        ] {
+            let early = RunOutcome { end, ..outcome() };
+            assert!(early.is_void(), "{:?}", early.end);
+        }
+    }
+
+    #[test]
+    fn sender_stops_when_the_reader_panics() {
+        let stop = AtomicBool::new(false);
+        let reader = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _stop = StopAtEnd(&stop);
+            panic!("a bug of the reader");
+        }));
+        assert!(reader.is_err() && stop.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn losses_of_different_counters_add_up() {
+        let ports = PortCounts {
+            refused: 4,
+            ring_drops: 4,
+            lost_stamps: 0,
+            driver_drops: 4,
+        };
+        let mut lossy = RunOutcome { ports, ..outcome() };
+        // The records name the refused packets as lost at the port.
+        lossy.summary.lost_at_port = 4;
+        assert_eq!(lossy.own_losses(), 12);
+        assert!(lossy.is_void());
     }
 }
