@@ -4,7 +4,7 @@
 //!  held-out run ─► our model ──────────┐
 //!             ├──► single FIFO queue ──┼─► delays, loss, goodput against those of the device
 //!             └──► fluid queue ────────┘
-//!                     ▲ fitted by the same code to the same records
+//!                     ▲ fitted by one search to the same records
 //! ```
 //! One run is in memory at a time, beside the runs of the fit.
 

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use vocab::{Bitrate, ByteCount, SharedServers, Time};
 
+use super::search::FREE_OVERHEAD_MAX;
 use super::transit::LoneTransit;
-use super::{FitOptions, FittedParameter, ParameterKind};
+use super::{FitOptions, FittedParameter, ModelFamily, ParameterKind};
 use crate::record::{MeasuredRun, PacketFate, PacketRecord};
 
 /// Share by which the distances exceed the pace of the servers where the line is the bottleneck.
@@ -69,7 +70,12 @@ pub(super) fn fit(
     parameters: &mut Vec<FittedParameter>,
 ) -> Option<FittedLine> {
     let distances = serialisation_times(overloads, (transit, servers), options);
-    let line = fit_distances(distances, parameters);
+    // A baseline's overhead stands for all that a packet costs whatever its size.
+    let overhead_max = match options.family {
+        ModelFamily::Full => OVERHEAD_MAX,
+        ModelFamily::SingleQueue | ModelFamily::FluidQueue => FREE_OVERHEAD_MAX,
+    };
+    let line = fit_distances(distances, overhead_max, parameters);
     if line.is_none() {
         let (reason, remedy) = if overloads.is_empty() {
             (
@@ -132,7 +138,7 @@ pub(super) fn of_policer(
         })
         .collect();
     let mut found = Vec::new();
-    let line = fit_distances(distances, &mut found)?;
+    let line = fit_distances(distances, OVERHEAD_MAX, &mut found)?;
     parameters.retain(|parameter| found.iter().all(|other| other.kind != parameter.kind));
     parameters.append(&mut found);
     Some(line)
@@ -141,42 +147,81 @@ pub(super) fn of_policer(
 /// The straight line over the sizes, with its parameters; `None` if no line goes through them.
 fn fit_distances(
     distances: Vec<SizeDistance>,
+    overhead_max: f64,
     parameters: &mut Vec<FittedParameter>,
 ) -> Option<FittedLine> {
     let distances = without_outliers(distances);
     let (intercept, slope, slope_error) = straight_line(&distances)?;
-    let mut overhead = (intercept / slope).clamp(0.0, OVERHEAD_MAX);
+    let found = intercept / slope;
+    let mut overhead = found.clamp(0.0, overhead_max);
     let has_overhead = distances.len() > 1;
     if (overhead - overhead.round()).abs() <= WHOLE_BYTES {
         overhead = overhead.round();
     }
+    let bare_slope = slope;
     // With the overhead known, all sizes tell the slope.
     let slope = slope_through(&distances, overhead);
     let bits_per_nanosecond = 8.0 / slope;
     let rate = Bitrate::from_bits_per_second((bits_per_nanosecond * 1e9).round() as u64);
     let rate_value = rate.bits_per_second() as f64;
     let share = STANDARD_ERRORS * slope_error / slope;
-    parameters.push(FittedParameter::identified(
-        ParameterKind::OutputRate,
-        rate_value,
-        (rate_value * (1.0 - share), rate_value * (1.0 + share)),
-    ));
-    if has_overhead {
-        let mean_size =
-            distances.iter().map(|entry| entry.size).sum::<f64>() / distances.len() as f64;
-        let spread = (share * (mean_size + overhead)).max(WHOLE_BYTES);
+    let interval = (rate_value * (1.0 - share), rate_value * (1.0 + share));
+    if !has_overhead {
+        // The same time fits a faster line whose packets have an overhead.
+        let most = 1.0 + overhead_max / distances[0].size;
         parameters.push(FittedParameter::identified(
-            ParameterKind::OutputOverhead,
-            overhead,
-            ((overhead - spread).max(0.0), overhead + spread),
+            ParameterKind::OutputRate,
+            rate_value,
+            (interval.0, interval.1 * most),
         ));
-    } else {
         parameters.push(FittedParameter::unidentified(
             ParameterKind::OutputOverhead,
             (0.0, OVERHEAD_MAX),
             "the output is the bottleneck of a single size",
             Some("overload the output with a second size: add one to for_each_size"),
         ));
+    } else {
+        let mean_size =
+            distances.iter().map(|entry| entry.size).sum::<f64>() / distances.len() as f64;
+        let spread = (share * (mean_size + overhead)).max(WHOLE_BYTES);
+        let bounds = ((overhead - spread).max(0.0), overhead + spread);
+        if found > overhead_max + spread {
+            let reason = format!(
+                "each packet takes the time of {found:.0} bytes beside its own, which is more than any \
+                 line adds: packets, and not bits, limit the output"
+            );
+            let rate = (
+                0.0,
+                8e9 / slope_error.mul_add(-STANDARD_ERRORS, bare_slope).max(1e-9),
+            );
+            for (kind, bounds) in [
+                (ParameterKind::OutputRate, rate),
+                (ParameterKind::OutputOverhead, (0.0, found + spread)),
+            ] {
+                parameters.push(FittedParameter::unidentified(kind, bounds, &reason, None));
+            }
+        } else {
+            parameters.push(FittedParameter::identified(
+                ParameterKind::OutputRate,
+                rate_value,
+                interval,
+            ));
+            if found < -spread.max(1.0) {
+                parameters.push(FittedParameter::unidentified(
+                    ParameterKind::OutputOverhead,
+                    (0.0, overhead_max),
+                    "small packets take less time on the line than their bytes need, so the sizes are \
+                     on no straight line",
+                    None,
+                ));
+            } else {
+                parameters.push(FittedParameter::identified(
+                    ParameterKind::OutputOverhead,
+                    overhead,
+                    bounds,
+                ));
+            }
+        }
     }
     Some(FittedLine {
         rate,
@@ -445,3 +490,6 @@ fn quantile(values: &[f64], share: f64) -> f64 {
 fn nanoseconds(span: Duration) -> f64 {
     span.as_nanos() as f64
 }
+
+#[cfg(test)]
+mod tests;

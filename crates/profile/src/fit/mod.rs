@@ -6,11 +6,14 @@
 //!  bursts on one input ───► queue.rs      input queue
 //!  overload by size ──────► line.rs       serialisation time: rate and overhead
 //!        │  with all above  queue.rs      occupancy at each arrival: unit and limit
-//!        └────────────────► bucket.rs     rate without serialisation: shaper or policer
+//!        ├────────────────► bucket.rs     rate without serialisation: shaper or policer
+//!        └────────────────► search.rs     what the data leaves open, and all of a baseline's output
 //! ```
 //!
 //! Each parameter has an experiment in which it alone decides what is seen, so each is computed
-//! directly and not searched for. docs/decisions/0075-device-parameters-one-by-one.md says why.
+//! directly. docs/decisions/0075-device-parameters-one-by-one.md says why. A search over the overloads
+//! then sets the output: of a baseline, which explains no experiment exactly, its rate, overhead and
+//! limit; of the full model, a limit on which the sizes do not agree.
 //! A parameter that the records do not determine is named with the reason, and the model then
 //! holds a neutral value for it.
 
@@ -19,6 +22,7 @@ mod line;
 mod occupancy;
 mod parameter;
 mod queue;
+mod search;
 mod servers;
 mod transit;
 
@@ -34,6 +38,7 @@ use crate::plan::{ExperimentPurpose, MeasurementSubject};
 use crate::record::MeasuredRun;
 
 use bucket::LineKind;
+use search::{OutputCandidate, OverloadReplay, SearchBounds};
 
 pub use parameter::{FittedParameter, ParameterKind};
 
@@ -55,14 +60,14 @@ pub struct FitOptions {
     pub family: ModelFamily,
 }
 
-/// A family of models. All are fitted by the same code to the same records.
+/// A family of models. Each is searched by the same code with the same loss on the same records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ModelFamily {
     /// Every parameter of [`DeviceModel`].
     #[default]
     Full,
     /// A single FIFO output queue, as simulators have: a constant delay, a rate, and a limit in
-    /// packets.
+    /// packets or in bytes, by which the loss is smaller.
     SingleQueue,
     /// Minimum transit by size and a fluid output queue in bytes, after Hohn, Veitch,
     /// Papagiannaki and Diot ("Bridging router performance and queuing theory", 2004).
@@ -164,7 +169,7 @@ pub fn fit_device(runs: &[MeasuredRun], options: &FitOptions) -> Result<DeviceFi
     let mut model = DeviceModel {
         name: options.name.clone(),
         ports: options.ports,
-        transit: lone.least,
+        transit: lone.least.clone(),
         input_queue: None,
         servers,
         output: OutputModel {
@@ -195,27 +200,143 @@ pub fn fit_device(runs: &[MeasuredRun], options: &FitOptions) -> Result<DeviceFi
             }
         }
     }
-    if options.family == ModelFamily::SingleQueue {
-        model.transit = constant_delay_transit(&model);
-    }
-    model.transit = feasible_transit(&model);
-    if options.family == ModelFamily::Full {
-        model.input_queue = input_queue(
-            &input_overloads,
-            &overloads,
-            &model,
-            options,
-            &mut parameters,
-        );
-    }
-    if model.output.policer.is_none() {
-        let arrivals = occupancy::at_arrivals(&overloads, &model, options);
-        if let Some(limit) = queue::fit(&arrivals, &model, options.family, &mut parameters) {
-            model.output.queue = limit;
+    model = with_transit(model, &lone.least, options.family);
+    match options.family {
+        ModelFamily::Full => {
+            model.input_queue = input_queue(
+                &input_overloads,
+                &overloads,
+                &model,
+                options,
+                &mut parameters,
+            );
+            if model.output.policer.is_none() {
+                let arrivals = occupancy::at_arrivals(&overloads, &model, options);
+                if let Some(limit) = queue::fit(&arrivals, &model, &mut parameters) {
+                    model.output.queue = limit;
+                }
+                refine_limit(&mut model, (&overloads, &lone.least), options, &parameters);
+            }
+        }
+        ModelFamily::SingleQueue | ModelFamily::FluidQueue => {
+            // The search moves these within no interval.
+            parameters.retain(|one| matches!(one.kind, ParameterKind::Transit { .. }));
+            search_baseline(&mut model, (&overloads, &lone.least), options);
         }
     }
     model.check().map_err(|error| FitError::NoModel { error })?;
     Ok(DeviceFit { model, parameters })
+}
+
+/// Searches the limit of the full model's queue where the sizes contradict each other. A limit that they
+/// agree on has an experiment of its own, which a mean over all runs would only blur.
+fn refine_limit(
+    model: &mut DeviceModel,
+    (overloads, lone): (&[&MeasuredRun], &SizeTimeTable),
+    options: &FitOptions,
+    parameters: &[FittedParameter],
+) {
+    let Some(rate) = model.output.rate.filter(|_| model.output.burst.is_none()) else {
+        return;
+    };
+    let is_open = parameters
+        .iter()
+        .any(|one| one.kind == ParameterKind::OutputQueue && one.unidentified.is_some());
+    // A queue that was never full has no limit to search for.
+    if !is_open || model.output.queue == DeviceQueueLimit::Bytes(UNKNOWN_QUEUE) {
+        return;
+    }
+    let start = OutputCandidate {
+        rate,
+        overhead: model.output.overhead,
+        queue: model.output.queue,
+    };
+    let rate = rate.bits_per_second() as f64;
+    let overhead = start.overhead.bytes() as f64;
+    let bounds = SearchBounds {
+        rate: (rate, rate),
+        overhead: (overhead, overhead),
+        limit: SearchBounds::FREE,
+    };
+    let best = OverloadReplay::new(overloads, (&*model, lone), options)
+        .map(|replay| replay.search(start, bounds).0);
+    if let Some(best) = best {
+        *model = with_output(model.clone(), best, lone, options.family);
+    }
+}
+
+/// Searches the output of a baseline: in each unit that its family has, from the start with the smallest
+/// loss. Without a rate there is nothing to search.
+fn search_baseline(
+    model: &mut DeviceModel,
+    (overloads, lone): (&[&MeasuredRun], &SizeTimeTable),
+    options: &FitOptions,
+) {
+    let Some(rate) = model.output.rate else {
+        return;
+    };
+    let bytes = DeviceQueueLimit::Bytes(ByteCount::new(0));
+    let units: &[DeviceQueueLimit] = match options.family {
+        ModelFamily::SingleQueue => &[DeviceQueueLimit::Packets(0), bytes],
+        ModelFamily::FluidQueue | ModelFamily::Full => &[bytes],
+    };
+    let arrivals = occupancy::at_arrivals(overloads, model, options);
+    let Some(replay) = OverloadReplay::new(overloads, (&*model, lone), options) else {
+        return;
+    };
+    let free = SearchBounds {
+        rate: SearchBounds::FREE,
+        overhead: SearchBounds::FREE,
+        limit: SearchBounds::FREE,
+    };
+    let overhead = model.output.overhead;
+    let best = units
+        .iter()
+        .filter_map(|unit| {
+            let mut limits = queue::search_starts(&arrivals, *unit, overhead);
+            if limits.is_empty() {
+                limits.push(model.output.queue);
+            }
+            let start = |queue| {
+                let candidate = OutputCandidate {
+                    rate,
+                    overhead,
+                    queue,
+                };
+                (candidate, replay.loss(candidate))
+            };
+            limits
+                .into_iter()
+                .map(start)
+                .min_by(|one, other| one.1.total_cmp(&other.1))
+        })
+        .map(|(start, _)| replay.search(start, free))
+        .min_by(|one, other| one.1.total_cmp(&other.1));
+    if let Some((best, _)) = best {
+        *model = with_output(model.clone(), best, lone, options.family);
+    }
+}
+
+fn with_output(
+    mut model: DeviceModel,
+    output: OutputCandidate,
+    lone: &SizeTimeTable,
+    family: ModelFamily,
+) -> DeviceModel {
+    model.output.rate = Some(output.rate);
+    model.output.overhead = output.overhead;
+    model.output.queue = output.queue;
+    with_transit(model, lone, family)
+}
+
+/// The model with the transit that its family gives to the lone packets.
+fn with_transit(mut model: DeviceModel, lone: &SizeTimeTable, family: ModelFamily) -> DeviceModel {
+    model.transit = lone.clone();
+    if family == ModelFamily::SingleQueue {
+        model.transit = constant_delay_transit(&model);
+    }
+    model.transit = feasible_transit(&model);
+    model
 }
 
 /// The input queue, unless the queues of the outputs explain the same drops: where slow outputs fill
@@ -230,7 +351,7 @@ fn input_queue(
     let inputs = occupancy::at_inputs(input_overloads, model);
     let outputs = occupancy::at_arrivals(overloads, model, options);
     let mut found = Vec::new();
-    let output_limit = queue::fit(&outputs, model, options.family, &mut found);
+    let output_limit = queue::fit(&outputs, model, &mut found);
     let has_early_drops = found
         .iter()
         .any(|parameter| parameter.kind == ParameterKind::EarlyDrops);

@@ -88,7 +88,7 @@ fn arrivals_of_run(
         .filter(|record| !matches!(record.fate, PacketFate::LostAtPort | PacketFate::Duplicated))
         .collect();
     packets.sort_by_key(|record| (record.sent, record.sequence));
-    let ends = forwarding_ends(&packets, model);
+    let ends = forwarding_ends(&packets, model, InputDrops::AsMeasured);
     let mut by_output: BTreeMap<u16, Vec<(Time, &PacketRecord)>> = BTreeMap::new();
     for (record, end) in packets.into_iter().zip(ends) {
         // The input queue has dropped it.
@@ -107,9 +107,22 @@ fn arrivals_of_run(
         .collect()
 }
 
+/// Packets that the input queues of a model drop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InputDrops {
+    /// Those that find a full queue and did not arrive.
+    AsMeasured,
+    /// Those that find a full queue.
+    AsModelled,
+}
+
 /// Times at which servers finish the packets, which are in the order of transmission; `None` for a
-/// packet that did not arrive and found its input queue full.
-fn forwarding_ends(packets: &[&PacketRecord], model: &DeviceModel) -> Vec<Option<Time>> {
+/// packet that its input queue drops.
+pub(super) fn forwarding_ends(
+    packets: &[&PacketRecord],
+    model: &DeviceModel,
+    drops: InputDrops,
+) -> Vec<Option<Time>> {
     let Some(servers) = &model.servers else {
         return packets.iter().map(|record| Some(record.sent)).collect();
     };
@@ -126,7 +139,8 @@ fn forwarding_ends(packets: &[&PacketRecord], model: &DeviceModel) -> Vec<Option
             let input = inputs.entry(record.input).or_default();
             let cost = limit.cost(u64::from(record.size));
             input.forget_started(record.sent);
-            if input.content + cost > limit.limit() && record.received.is_none() {
+            let may_drop = drops == InputDrops::AsModelled || record.received.is_none();
+            if input.content + cost > limit.limit() && may_drop {
                 ends.push(None);
                 continue;
             }

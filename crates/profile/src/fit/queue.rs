@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use vocab::{ByteCount, DeviceModel, DeviceQueueLimit};
 
 use super::occupancy::QueueArrivals;
-use super::{FittedParameter, ModelFamily, ParameterKind};
+use super::search;
+use super::{FittedParameter, ParameterKind};
 
 /// Share of the arrivals that noise may have moved to the wrong side of a departure.
 const NOISE_SHARE: f64 = 0.002;
@@ -115,7 +116,7 @@ pub(super) fn fit_input(
             "raise packets_per_burst of the input overload",
         )
     } else {
-        let best = best_unit(&limits, 0, ModelFamily::Full);
+        let best = best_unit(&limits, 0);
         if dropped_sizes > 1 && best.gap() <= GAP_MAX {
             let limit = with_limit(best);
             parameters.push(FittedParameter::identified(
@@ -145,7 +146,6 @@ pub(super) fn fit_input(
 pub(super) fn fit(
     outputs: &[QueueArrivals],
     model: &DeviceModel,
-    family: ModelFamily,
     parameters: &mut Vec<FittedParameter>,
 ) -> Option<DeviceQueueLimit> {
     let limits = limits_by_size(outputs);
@@ -193,7 +193,7 @@ pub(super) fn fit(
         ));
         return None;
     }
-    let best = best_unit(&limits, overhead, family);
+    let best = best_unit(&limits, overhead);
     if dropped_sizes == 1 {
         parameters.push(FittedParameter::unidentified(
             ParameterKind::OutputQueue,
@@ -215,6 +215,26 @@ pub(super) fn fit(
         return Some(with_limit(best));
     }
     let limit = with_limit(best);
+    if is_packets_or_bytes(&limits, overhead) {
+        let largest = limits.iter().rfind(|limit| limit.too_many.is_some());
+        let interval = largest.map_or((0, u64::MAX), |largest| {
+            (
+                largest.fits,
+                largest.too_many.map_or(u64::MAX, |least| least - 1),
+            )
+        });
+        parameters.push(FittedParameter::unidentified(
+            ParameterKind::OutputQueue,
+            (interval.0 as f64, interval.1 as f64),
+            &format!(
+                "a limit in packets and one in bytes explain the drops alike; the interval is in packets \
+                 of {} bytes",
+                largest.map_or(0, |largest| largest.size)
+            ),
+            Some("overload the output with sizes that are further apart"),
+        ));
+        return Some(limit);
+    }
     parameters.push(FittedParameter::identified(
         ParameterKind::OutputQueue,
         limit.limit() as f64,
@@ -239,6 +259,29 @@ pub(super) fn fit(
         ));
     }
     Some(limit)
+}
+
+/// Limits in a unit from which a search starts: both ends of the interval that the sizes leave, or of
+/// their contradiction, and the middle. Empty if no packet was dropped.
+pub(super) fn search_starts(
+    outputs: &[QueueArrivals],
+    unit: DeviceQueueLimit,
+    overhead: ByteCount,
+) -> Vec<DeviceQueueLimit> {
+    // A content at which packets were dropped and at others not is the fullest that was seen.
+    let mut limits = limits_by_size(outputs);
+    for limit in &mut limits {
+        limit.too_many = limit
+            .too_many
+            .or((!limit.is_sharp).then_some(limit.fits + 1));
+    }
+    let fit = limits_in(unit, &limits, overhead.bytes());
+    if fit.high == u64::MAX {
+        return Vec::new();
+    }
+    [fit.low, u64::midpoint(fit.low, fit.high), fit.high]
+        .map(|limit| search::with_limit(unit, limit, overhead))
+        .to_vec()
 }
 
 /// Share of the drops at contents below [`EARLY_SHARE`] of the fullest that their size has seen.
@@ -314,15 +357,13 @@ fn limits_by_size(outputs: &[QueueArrivals]) -> Vec<SizeLimit> {
 }
 
 /// The first unit that agrees with all sizes, or the one that contradicts them least.
-fn best_unit(limits: &[SizeLimit], overhead: u64, family: ModelFamily) -> UnitFit {
+fn best_unit(limits: &[SizeLimit], overhead: u64) -> UnitFit {
     let packets = limits_in(DeviceQueueLimit::Packets(0), limits, overhead);
-    if packets.gap() <= 0.0 && family != ModelFamily::FluidQueue
-        || family == ModelFamily::SingleQueue
-    {
+    if packets.gap() <= 0.0 {
         return packets;
     }
     let bytes = limits_in(DeviceQueueLimit::Bytes(ByteCount::new(0)), limits, overhead);
-    if bytes.gap() <= 0.0 || family == ModelFamily::FluidQueue {
+    if bytes.gap() <= 0.0 {
         return bytes;
     }
     let slots: Vec<UnitFit> = slot_units(limits, overhead).collect();
@@ -343,6 +384,13 @@ fn best_unit(limits: &[SizeLimit], overhead: u64, family: ModelFamily) -> UnitFi
         .chain(slots)
         .min_by(|one, other| one.gap().total_cmp(&other.gap()))
         .unwrap_or(packets)
+}
+
+/// Tells whether packets and bytes agree with all sizes. Slots have a parameter more, by which they agree with
+/// most short queues, so they count only where both fail.
+fn is_packets_or_bytes(limits: &[SizeLimit], overhead: u64) -> bool {
+    let agrees = |unit| limits_in(unit, limits, overhead).gap() <= 0.0;
+    agrees(DeviceQueueLimit::Packets(0)) && agrees(DeviceQueueLimit::Bytes(ByteCount::new(0)))
 }
 
 /// Slots that are not equal to packets: those that the largest packet does not fit in.

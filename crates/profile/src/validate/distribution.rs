@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Smallest value that this share of the sorted values does not exceed.
-pub(super) fn quantile(sorted: &[Duration], share: f64) -> Option<Duration> {
+pub(crate) fn quantile(sorted: &[Duration], share: f64) -> Option<Duration> {
     let rank = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied()
 }
@@ -12,7 +12,7 @@ pub(super) fn quantile(sorted: &[Duration], share: f64) -> Option<Duration> {
 ///
 /// Values that differ by `resolution` or less count as equal: a device without noise has few
 /// different delays, and a shift by a rounding would otherwise be a distance.
-pub(super) fn kolmogorov_smirnov(
+pub(crate) fn kolmogorov_smirnov(
     one: &[Duration],
     other: &[Duration],
     resolution: Duration,

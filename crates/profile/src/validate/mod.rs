@@ -4,7 +4,7 @@
 //! both, delays of delivered packets, loss and goodput are compared. The senders do not react to
 //! the model: a run of closed-loop TCP is replayed as the device let it happen.
 
-mod distribution;
+pub(crate) mod distribution;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

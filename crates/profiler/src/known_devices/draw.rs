@@ -31,7 +31,7 @@ const INPUT_PACKETS: u64 = 1_000;
 /// Largest queue.
 const QUEUE_BYTES_MAX: f64 = 2_000_000.0;
 /// Ports of every device.
-pub(crate) const PORTS: u16 = 8;
+pub const PORTS: u16 = 8;
 
 /// Time to wait for the last packets beyond that in which the queue drains.
 const LOSS_LEAST: Duration = Duration::from_millis(200);

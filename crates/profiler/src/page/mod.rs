@@ -341,9 +341,9 @@ fn write_method(out: &mut String, validation: &ModelValidation) -> Result<()> {
          greatest distance of the two distributions of delays (Kolmogorov and Smirnov); delays that \
          differ by {:.2} µs or less count as equal. The flow error is the error of a flow&rsquo;s \
          goodput that 95 % of the flows do not exceed. The single FIFO output queue has a constant \
-         delay, a rate and a limit in packets. The model after Hohn, Veitch, Papagiannaki and Diot \
-         has a minimum transit by size and a fluid output queue in bytes. The same code fits both to \
-         the same records.</p>",
+         delay, a rate and a limit in packets or in bytes. The model after Hohn, Veitch, Papagiannaki and Diot \
+         has a minimum transit by size and a fluid output queue in bytes. One search fits the \
+         outputs of both to the same records.</p>",
         micros(validation.resolution)
     )?;
     if !validation.remarks.is_empty() {

@@ -70,7 +70,7 @@ fn table(points: &[(u64, u64)]) -> SizeTimeTable {
 }
 
 /// Bursts of mixed sizes to all outputs, to one output, and closed-loop TCP.
-fn plan() -> MeasurementPlan {
+pub(crate) fn plan() -> MeasurementPlan {
     MeasurementPlan::from_toml(
         r#"
         name = "held out"
