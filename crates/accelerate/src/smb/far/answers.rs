@@ -441,7 +441,7 @@ impl Smb2FarHalf {
                 };
                 self.opened_listing(head, opened);
             }
-            RequestPurpose::Changes { file, .. } => {
+            RequestPurpose::Changes { file, change } => {
                 self.outdate_opening_of(file);
                 if let Some(open) = self.opens.get_mut(&file) {
                     self.leases.change_ends(open);
@@ -452,7 +452,9 @@ impl Smb2FarHalf {
                         open.written.remove(&start);
                     }
                 }
-                if header.status == status::SUCCESS {
+                // A name is changed by no other command, and by no plain change.
+                let may_rename = header.command == command::SET_INFO && change == FileChange::Other;
+                if may_rename && header.status == status::SUCCESS {
                     self.ask_after_change(file);
                 }
             }
@@ -481,7 +483,9 @@ impl Smb2FarHalf {
                 let answer = CreateResponse::parse(head.body());
                 let answer = answer.ok().filter(|_| header.status == status::SUCCESS);
                 self.stats.answered(header.message_id, answer.as_ref());
-                self.stats.opened(header.message_id, None);
+                let is_held = |answer: &CreateResponse| answer.oplock_level != oplock_level::NONE;
+                let held = answer.filter(is_held).map(|answer| answer.file);
+                self.stats.opened(header.message_id, held);
                 self.opened_unserved(now, head);
             }
             RequestPurpose::Asks { file, question } => {
@@ -553,6 +557,7 @@ impl Smb2FarHalf {
             self.durable_opens += u64::from(opened.is_durable);
         }
         let is_exclusive = !answer.is_directory()
+            && !answer.is_reparse_point()
             && match answer.oplock_level {
                 oplock_level::EXCLUSIVE | oplock_level::BATCH => true,
                 oplock_level::LEASE => self.is_exclusive_lease(head, rest, opened.lease),

@@ -47,7 +47,10 @@ const OPTIONS_NOT_SERVED: u32 = 0x0000_0001 // FILE_DIRECTORY_FILE
     | 0x0000_1000 // FILE_DELETE_ON_CLOSE
     | 0x0001_0000 // FILE_OPEN_REQUIRING_OPLOCK
     | 0x0010_0000 // FILE_RESERVE_OPFILTER
-    | 0x0020_0000; // FILE_OPEN_REPARSE_POINT
+    | OPEN_REPARSE_POINT;
+
+/// FILE_OPEN_REPARSE_POINT. The client's own oplock is as good with it, unless the file is one.
+const OPEN_REPARSE_POINT: u32 = 0x0020_0000;
 
 /// The same for an open of a directory or for attributes alone, for which no oplock is requested:
 /// options with an effect at its CLOSE, or a wait for an oplock.
@@ -199,11 +202,14 @@ impl Smb2Connection {
     ) -> OplockRequester {
         let may_transfer = request.may_read() || request.may_write();
         let is_bare = request.is_directory() || !may_transfer;
-        let is_served = self.serves(header.session, header.tree, is_keyed)
-            && match is_bare {
-                true => request.options & OPTIONS_NOT_BARE == 0,
-                false => request.options & OPTIONS_NOT_SERVED == 0,
-            };
+        let is_for_itself = request.oplock_level != oplock_level::NONE;
+        let not_served = match (is_bare, is_for_itself) {
+            (true, _) => OPTIONS_NOT_BARE,
+            (false, true) => OPTIONS_NOT_SERVED & !OPEN_REPARSE_POINT,
+            (false, false) => OPTIONS_NOT_SERVED,
+        };
+        let is_served =
+            self.serves(header.session, header.tree, is_keyed) && request.options & not_served == 0;
         let Ok(names) = request.context_names() else {
             return OplockRequester::NotServed;
         };

@@ -427,9 +427,22 @@ impl Smb2FarHalf {
         if !message.heads().any(|head| may_ask(&head.header)) {
             return;
         }
-        let creates = message.messages().filter(|(header, _)| may_ask(header));
+        let creates: Vec<_> = message
+            .messages()
+            .filter(|(header, _)| may_ask(header))
+            .collect();
+        let is_held = |create: &[u8]| {
+            let level = create.get(LENGTH + REQUEST_OPLOCK_AT);
+            level.is_some_and(|level| *level != oplock_level::NONE)
+        };
+        if self.near_takes_leased_offers {
+            for (header, create) in creates.iter().filter(|(_, create)| is_held(create)) {
+                self.stats.opening(header, create);
+            }
+        }
         let shared: Vec<_> = creates
-            .filter_map(|(_, create)| shared_by(&create))
+            .iter()
+            .filter_map(|(_, create)| shared_by(create))
             .collect();
         for key in shared {
             self.leases.share(key);

@@ -20,7 +20,7 @@
 //! the answer stays correct for contents, length, name and deletion until the near half has
 //! confirmed a break. Its times and attributes are as old as the near half lets them be.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use bytes::{Bytes, BytesMut};
 use vocab::{SegmentKind, Time};
@@ -45,7 +45,9 @@ use crate::smb::wire::create::{
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, flag, status};
 use crate::smb::wire::lease::{LeaseBreak, LeaseKey};
+use crate::smb::wire::set_info::plain_change;
 use crate::smb::wire::split::Smb2MessageHead;
+use crate::smb::wire::target::CompoundChain;
 
 /// The longest answer to a CREATE that is handed to the near half: those of clients' contexts take
 /// some two hundred bytes.
@@ -93,6 +95,10 @@ pub(super) struct StatHistory {
     /// message id: another lease would break theirs.
     opening: HashMap<u64, TreeName>,
     open: HashMap<FileId, TreeName>,
+    /// Those that were open or being opened when the client sent a request that may have given them another
+    /// name.
+    renamed: HashSet<FileId>,
+    renamed_opening: HashSet<u64>,
 }
 
 impl StatHistory {
@@ -107,20 +113,49 @@ impl StatHistory {
 
     /// It is open, or could not be opened.
     pub(super) fn opened(&mut self, message_id: u64, file: Option<FileId>) {
+        let is_renamed = self.renamed_opening.remove(&message_id);
         if let (Some(name), Some(file)) = (self.opening.remove(&message_id), file)
             && self.open.len() < OPENS_MAX
         {
             self.open.insert(file, name);
+            if is_renamed {
+                self.renamed.insert(file);
+            }
         }
     }
 
     pub(super) fn forget(&mut self, file: FileId) {
         self.open.remove(&file);
+        self.renamed.remove(&file);
     }
 
+    /// The client sends a request that may give the file of this open another name, and what lies in it if it is
+    /// a directory.
+    fn names_change(&mut self, of: FileId) {
+        // What was renamed before may have any name.
+        let renamed = self.open.get(&of).filter(|_| !self.renamed.contains(&of));
+        let renamed = renamed.cloned();
+        let is_meant = |name: &TreeName| renamed.as_ref().is_none_or(|of| name.is_within(of));
+        let open = self.open.iter().filter(|(_, name)| is_meant(name));
+        let opening = self.opening.iter().filter(|(_, name)| is_meant(name));
+        self.renamed.extend(open.map(|(file, _)| *file));
+        self.renamed_opening.extend(opening.map(|(id, _)| *id));
+    }
+
+    /// Returns true if the client may have this name of a tree open.
+    pub(super) fn holds(&self, header: &Smb2Header, name: &[u8]) -> bool {
+        self.is_open(&TreeName {
+            session: header.session,
+            tree: header.tree,
+            name: name.to_vec(),
+        })
+    }
+
+    /// Returns true if the client may have this file open.
     fn is_open(&self, name: &TreeName) -> bool {
+        let is_renamed = !self.renamed.is_empty() || !self.renamed_opening.is_empty();
         let mut known = self.open.values().chain(self.opening.values());
-        known.any(|open| open == name)
+        is_renamed || known.any(|open| open == name)
     }
 
     /// The server has answered the CREATE of a request for attributes.
@@ -139,6 +174,13 @@ impl StatHistory {
 }
 
 impl TreeName {
+    /// Returns true if it is this name, or that of something in this directory.
+    fn is_within(&self, directory: &Self) -> bool {
+        let is_its = (directory.session, directory.tree) == (self.session, self.tree);
+        let rest = self.name.strip_prefix(&directory.name[..]);
+        is_its && rest.is_some_and(|rest| matches!(rest.get(..2), None | Some([b'\\' | b':', 0])))
+    }
+
     fn of(header: &Smb2Header, message: &[u8]) -> Option<Self> {
         let name = message.get(header::LENGTH..).and_then(name_of)?;
         Some(Self {
@@ -208,6 +250,16 @@ impl Smb2FarHalf {
         let Some(first) = message.first().copied() else {
             return;
         };
+        let mut chain = CompoundChain::default();
+        for head in message.heads() {
+            let file = chain.touch(&head.header, head.body()).file();
+            if let Some(file) = file
+                && head.header.command == command::SET_INFO
+                && plain_change(head.body()).is_none()
+            {
+                self.stats.names_change(file);
+            }
+        }
         let commands = message.heads().map(|head| head.header.command);
         let is_stat = commands.eq([command::CREATE, command::QUERY_INFO, command::CLOSE]);
         let is_of_first = |other: &Smb2Header| {
@@ -393,7 +445,8 @@ impl Smb2FarHalf {
             && CreateResponse::is_durable(&whole) == Ok(false)
             && whole.len() <= ANSWER_MAX
             && !asked.is_broken
-            && !answer.is_directory();
+            && !answer.is_directory()
+            && !answer.is_reparse_point();
         let file = answer.file;
         let lease = RequestedLease {
             key: ours,

@@ -461,6 +461,9 @@ impl Smb2FarHalf {
         if let Some(ours) = offer.asked.lease {
             return self.give_leased_offer(file, header, ours, offer);
         }
+        let create = [&[0; header::LENGTH][..], &offer.asked.body].concat();
+        self.stats.opening(header, &create);
+        self.stats.opened(header.message_id, Some(file));
         // As far ahead as can be used up before it is too old.
         let (age, most) = (
             now.since(offer.asked.at),
@@ -611,6 +614,16 @@ impl Smb2FarHalf {
             && (self.ahead_credits == 0 || self.ahead_credits < AHEAD_CREDITS)
             && let Some((model, body)) = self.opens_ahead.next()
         {
+            // Another open would break the oplock of the one that the client has, or may still be given.
+            let is_held = name_of(&body).is_none_or(|name| {
+                self.stats.holds(&model, name)
+                    || self
+                        .opens_ahead
+                        .holds_unused(model.session, model.tree, name)
+            });
+            if is_held {
+                continue;
+            }
             let mut header = Smb2Header::request(command::CREATE, 0, model.session, model.tree);
             header.flags = model.flags & flag::SIGNED;
             header.process = model.process;

@@ -83,6 +83,10 @@ struct LicensedOpen {
     lease: Option<LeaseKey>,
     /// The status of an answered WRITE that failed later.
     lost: Option<u32>,
+    /// The file is not longer, as far as it is known.
+    longest: Option<u64>,
+    /// The server has refused room that was promised here: it answers all changes from then on.
+    is_refused_room: bool,
     /// A change was made through it that no FLUSH has confirmed: its CLOSE reports the result.
     is_changed: bool,
     /// Its CLOSE does more than that: it ends locks, for example.
@@ -179,6 +183,8 @@ enum PendingRequest {
     /// A SET_INFO of the length, or of times and attributes.
     Sets {
         file: FileId,
+        /// It asks for room alone, so that nothing is lost if it fails.
+        is_room: bool,
         /// The client has its answer from here.
         is_answered: bool,
     },
@@ -447,6 +453,7 @@ impl Smb2NearHalf {
             }) => {
                 if let Some(contents) = self.contents_at(file, position) {
                     contents.set_end(offset);
+                    self.knows_end(file, position, offset);
                     self.answer_waiting(now, file);
                 }
             }
@@ -543,6 +550,8 @@ impl Smb2NearHalf {
             waiting: Vec::new(),
             lease: None,
             lost: None,
+            longest: None,
+            is_refused_room: false,
             is_changed: false,
             is_bound: false,
             flushing: None,
@@ -612,6 +621,15 @@ impl Smb2NearHalf {
             self.answer_waiting(now, file);
         }
         bytes
+    }
+
+    /// The server has told the end of a file behind this frame of the client's.
+    fn knows_end(&mut self, file: FileId, position: u64, end: u64) {
+        if let Some(open) = self.opens.get_mut(&file)
+            && position >= open.changed_at
+        {
+            open.longest = Some(end);
+        }
     }
 
     /// Returns the contents that data belongs to if it was read of a file behind this frame of the

@@ -113,6 +113,7 @@ impl Smb2NearHalf {
             }
             PendingRequest::Sets {
                 file,
+                is_room,
                 is_answered: true,
             } => {
                 if !is_interim {
@@ -120,7 +121,12 @@ impl Smb2NearHalf {
                     if let Some(open) = self.opens.get_mut(&file)
                         && header.status != status::SUCCESS
                     {
-                        open.lost.get_or_insert(header.status);
+                        match is_room {
+                            true => open.is_refused_room = true,
+                            false => {
+                                open.lost.get_or_insert(header.status);
+                            }
+                        }
                     }
                 }
                 self.keep_back(&head);

@@ -5,7 +5,8 @@ use vocab::{FlowSegment, SegmentKind, Time};
 
 use super::contents::CachedRead;
 use super::{
-    CLOSE_ASKS_ATTRIBUTES, NearState, PassingRequest, PendingRequest, Smb2NearHalf, passing,
+    CLOSE_ASKS_ATTRIBUTES, LicensedOpen, NearState, PassingRequest, PendingRequest, Smb2NearHalf,
+    passing,
 };
 use crate::smb::config::{BEHIND_BLOCK_MAX, BEHIND_MAX, OFFERED_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::{COMPOUNDS, HalfFrame, LEASED_OFFERS, OFFICE_REQUESTS};
@@ -15,7 +16,9 @@ use crate::smb::offer::drops_offers;
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, status};
 use crate::smb::wire::lock::{changes_contents, may_lock_shared};
-use crate::smb::wire::set_info::{ANSWER as SET_ANSWER, PlainChange, plain_change, renames};
+use crate::smb::wire::set_info::{
+    ANSWER as SET_ANSWER, PlainChange, length_set, plain_change, renames,
+};
 use crate::smb::wire::split::{ForeignFrame, Smb2MessageHead, SplitterPiece};
 use crate::smb::wire::target::{CompoundChain, RequestEffect};
 use crate::smb::wire::transfer::{
@@ -161,6 +164,7 @@ impl Smb2NearHalf {
                 ) {
                     self.change(file, at);
                 }
+                self.change_length(file, head);
                 let is_done = head.header.command == command::WRITE
                     || head.header.command == command::SET_INFO
                         && plain_change(head.body()).is_some();
@@ -294,6 +298,43 @@ impl Smb2NearHalf {
             && !self.pending.values().any(is_unanswered)
     }
 
+    /// A request may change the length of a file, for this open and all others of its lease.
+    fn change_length(&mut self, file: FileId, head: &Smb2MessageHead) {
+        let Some(lease) = self.opens.get(&file).map(|open| open.lease) else {
+            return;
+        };
+        let body = head.body();
+        let is_its = |(of, open): &(&FileId, &mut LicensedOpen)| {
+            **of == file || lease.is_some() && open.lease == lease
+        };
+        for (_, open) in self.opens.iter_mut().filter(is_its) {
+            open.longest = match (head.header.command, plain_change(body)) {
+                // Room may shorten the file, which then is still no longer than it was.
+                (command::LOCK, _)
+                | (command::SET_INFO, Some(PlainChange::Attributes | PlainChange::Room)) => {
+                    open.longest
+                }
+                (command::SET_INFO, Some(PlainChange::Length)) => length_set(body),
+                (command::WRITE, _) => open
+                    .longest
+                    .zip(written_to(body))
+                    .map(|(longest, written)| longest.max(written)),
+                _ => None,
+            };
+        }
+    }
+
+    /// Returns true if a SET_INFO asks for no less room than the file has: if the server refuses it, the client
+    /// has lost nothing.
+    fn asks_for_room(&self, file: FileId, head: &Smb2MessageHead) -> bool {
+        let longest = self.opens.get(&file).and_then(|open| open.longest);
+        let room = length_set(head.body());
+        plain_change(head.body()) == Some(PlainChange::Room)
+            && longest
+                .zip(room)
+                .is_some_and(|(longest, room)| longest <= room && room > 0)
+    }
+
     /// A file changes, for this open and all others of its lease.
     fn change(&mut self, file: FileId, at: u64) {
         let Some(open) = self.opens.get_mut(&file) else {
@@ -339,6 +380,7 @@ impl Smb2NearHalf {
             },
             (Some(PassingRequest::Sets(..)), _) => PendingRequest::Sets {
                 file,
+                is_room: self.asks_for_room(file, head),
                 is_answered: false,
             },
             (Some(PassingRequest::Close(..)), _) | (None, RequestEffect::Closes(_)) => {
@@ -548,6 +590,7 @@ impl Smb2NearHalf {
         };
         let fits = open.licence.may_write
             && open.lost.is_none()
+            && !open.is_refused_room
             && request.is_plain(message_length)
             && request.length <= open.licence.write_max.min(BEHIND_BLOCK_MAX)
             && is_paid(header, request.length)
@@ -580,7 +623,8 @@ impl Smb2NearHalf {
             PlainChange::Length => self.far_version >= COMPOUNDS,
             PlainChange::Room => self.far_version >= OFFICE_REQUESTS,
         };
-        if !is_allowed || !open.licence.may_write || open.lost.is_some() {
+        let is_refused = open.lost.is_some() || open.is_refused_room;
+        if !is_allowed || !open.licence.may_write || is_refused {
             return;
         }
         let Some(PendingRequest::Sets { is_answered, .. }) =
@@ -686,6 +730,12 @@ impl PayloadRuns {
         self.passed = 0;
         self.add(kind, self.left);
     }
+}
+
+/// The end of the range that a WRITE changes; none of one that appends.
+fn written_to(body: &[u8]) -> Option<u64> {
+    let request = WriteRequest::parse(body).ok()?;
+    request.offset.checked_add(u64::from(request.length))
 }
 
 /// Returns true if the client's credit charge covers so many bytes. If not, the server reports the

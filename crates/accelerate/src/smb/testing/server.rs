@@ -143,6 +143,8 @@ pub(crate) struct Smb2Server {
     pub(crate) files: BTreeMap<String, Vec<u8>>,
     /// The names that are directories, whatever a CREATE asks for. Each lists all files.
     pub(crate) directories: BTreeSet<String>,
+    /// The names that are reparse points.
+    pub(crate) links: BTreeSet<String>,
     /// Durable handles are granted with batch oplocks and leases with HANDLE caching.
     pub(crate) grants_durable: bool,
     /// The requests for durable handles.
@@ -198,6 +200,8 @@ pub(crate) struct Smb2Server {
     objects: BTreeMap<String, u64>,
     /// The files that are deleted with their last open.
     deleting: BTreeSet<String>,
+    /// How often each file has changed, if the events are recorded; told as the time of its last change.
+    versions: BTreeMap<u64, u64>,
 }
 
 impl Smb2Server {
@@ -205,6 +209,7 @@ impl Smb2Server {
         Self {
             files: BTreeMap::new(),
             directories: BTreeSet::new(),
+            links: BTreeSet::new(),
             grants_durable: false,
             asked_durable: 0,
             dialect: 0x0210,
@@ -237,6 +242,7 @@ impl Smb2Server {
             given_up: BTreeSet::new(),
             objects: BTreeMap::new(),
             deleting: BTreeSet::new(),
+            versions: BTreeMap::new(),
         }
     }
 
@@ -245,6 +251,13 @@ impl Smb2Server {
         let object = *self.objects.entry(name.to_owned()).or_insert(next);
         self.next_file += u64::from(object == next);
         object
+    }
+
+    /// The time of a file's last change.
+    fn version(&self, name: &str) -> u64 {
+        let object = self.objects.get(name);
+        let version = object.and_then(|object| self.versions.get(object));
+        version.copied().unwrap_or_default()
     }
 
     /// A connection is gone, and its opens with it.
@@ -279,6 +292,9 @@ impl Smb2Server {
             self.files.remove(&open.name);
             self.objects.remove(&open.name);
             self.names_changed(open.connection);
+            if open.deletes_on_close {
+                self.note(|| HistoryEvent::Deleted(file));
+            }
         }
     }
 
@@ -659,6 +675,7 @@ impl Smb2Server {
                         }
                         self.files[&name].len() as u64
                     }
+                    BASIC => self.version(&name),
                     _ => self.opens[&file(24)].position,
                 };
                 let mut answer = vec![9, 0, 72, 0, 8, 0, 0, 0];
@@ -678,6 +695,7 @@ impl Smb2Server {
             }
             command::SET_INFO if body[3] == DISPOSITION => {
                 let name = self.open(connection, header, file(16));
+                self.opens.get_mut(&file(16)).unwrap().deletes_on_close = true;
                 self.deleting.insert(name);
                 self.answer(connection, header, &[2, 0]);
             }
@@ -961,7 +979,12 @@ impl Smb2Server {
                 }
                 for file in self.sharing(file, holder, lease) {
                     self.breaking.insert(file);
-                    self.note(|| HistoryEvent::Broke(file));
+                    self.note(|| HistoryEvent::Broke {
+                        file,
+                        holder,
+                        by: connection,
+                        name: name.clone(),
+                    });
                 }
             }
             if is_new {
@@ -1036,8 +1059,10 @@ impl Smb2Server {
         let mut answer = vec![0; 88];
         answer[0] = 89;
         answer[2] = oplock;
+        answer[24..32].copy_from_slice(&self.version(&name).to_le_bytes());
         answer[48..56].copy_from_slice(&(length as u64).to_le_bytes());
         answer[56] = if is_directory { 0x10 } else { 0x80 };
+        answer[57] = if self.links.contains(&name) { 4 } else { 0 };
         answer[64..80].copy_from_slice(&file.0);
         if let Some(key) = key {
             // A context behind the fixed part, at a multiple of 8 ([MS-SMB2] §2.2.14.2.10).

@@ -24,7 +24,8 @@ use super::super::{ConsistencyMode, SmbSettings};
 use super::{DELAY, contents};
 use crate::AcceleratorInput;
 use trace::{
-    ListingStart, ModelTrace, TraceCounts, TraceFaults, TraceMoment, TraceOperation, TraceRequest,
+    ListingStart, ModelTrace, StatQuestion, TraceCounts, TraceFaults, TraceMoment, TraceOperation,
+    TraceRequest,
 };
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -32,6 +33,9 @@ const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const SERVER_WAITS: Duration = Duration::from_secs(35);
 /// The time that a server takes for WRITEs when it works on several at a time.
 const SERVER_HOLDS: Duration = Duration::from_millis(100);
+/// The longest time in which a slow client gives an oplock or a lease back, in seconds: for a longer time than
+/// the server waits for it.
+const SLOW_HOLDER_TAKES: u64 = 45;
 /// The silence after which a node counts its peer as gone.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 const RELAXED: ConsistencyMode = ConsistencyMode::Relaxed {
@@ -115,6 +119,8 @@ struct ModelRun {
     goes_through: Option<usize>,
     /// The last answer to a request that is not checked.
     unchecked: Option<u64>,
+    /// Clients give oplocks and leases back late, at times after the server has taken them.
+    has_slow_holders: bool,
 }
 
 impl ModelRun {
@@ -159,6 +165,8 @@ impl ModelRun {
             trouble.is_slow = true;
         }
         trouble.is_silence_told = random.below(2) == 0;
+        trouble.is_relaxed = is_relaxed;
+        let has_slow_holders = random.below(4) == 0;
         Self {
             random,
             world,
@@ -179,6 +187,7 @@ impl ModelRun {
             favourite,
             goes_through: is_relaxed.then_some(0),
             unchecked: None,
+            has_slow_holders,
         }
     }
 
@@ -225,31 +234,21 @@ impl ModelRun {
             ..Smb2CreateParameters::open(NAMES[index])
         };
         let is_for = HandleUse::Data { may_write: false };
-        let asked = TraceRequest::Open { has_oplock: false };
+        let asked = opening(&create);
         self.ask(0, &create.request(), asked, Some((is_for, false)));
     }
 
     /// Asks for the attributes of a file, and then opens it, as the Linux kernel's client does.
     fn open_after_stat(&mut self) {
         self.trouble.has_leased_offers = true;
+        if !self.may_ask(0) || self.world.clients[0].credits() <= 6 {
+            return;
+        }
         let name = match self.favourite {
             Some(index) if self.random.below(2) == 0 => NAMES[index],
             _ => NAMES[self.random.below(5) as usize],
         };
-        let create = Smb2CreateParameters {
-            access: 0x80,
-            disposition: 1,
-            options: 0,
-            context: Some(b"QFid"),
-            ..Smb2CreateParameters::open(name)
-        };
-        let related = |request: Smb2Message| request.with_flags(flag::RELATED);
-        let requests = [
-            create.request(),
-            related(messages::query_position(FileId::RELATED)),
-            related(messages::close(FileId::RELATED)),
-        ];
-        let ids = self.world.send_chain(0, &requests);
+        let ids = self.stat(0, name);
         let step = Duration::from_millis(1 + self.random.below(10));
         for _ in 0..40 {
             if self.unchecked == Some(ids[2]) {
@@ -261,7 +260,8 @@ impl ModelRun {
             let pause = Duration::from_millis(self.random.below(60));
             self.go_on(pause);
         }
-        if !self.may_ask(0) {
+        // Some look, and do not open.
+        if !self.may_ask(0) || self.random.below(6) == 0 {
             return;
         }
         self.tag += 1;
@@ -276,14 +276,63 @@ impl ModelRun {
             ..Smb2CreateParameters::open(name)
         };
         let is_for = HandleUse::Data { may_write: false };
-        let asked = TraceRequest::Open { has_oplock: true };
+        let asked = opening(&create);
         self.ask(0, &create.request(), asked, Some((is_for, true)));
+    }
+
+    /// Asks for the attributes of a name, in one compound. Returns the ids of its requests.
+    fn stat(&mut self, who: usize, name: &str) -> Vec<u64> {
+        let create = Smb2CreateParameters {
+            access: 0x80,
+            disposition: 1,
+            options: 0,
+            context: Some(b"QFid"),
+            ..Smb2CreateParameters::open(name)
+        };
+        let mut question = messages::query_position(FileId::RELATED);
+        let asks = [
+            StatQuestion::Length,
+            StatQuestion::Version,
+            StatQuestion::Position,
+        ][self.random.below(3) as usize];
+        question.body[3] = asks as u8;
+        let related = |request: Smb2Message| request.with_flags(flag::RELATED);
+        let requests = [
+            create.request(),
+            related(question),
+            related(messages::close(FileId::RELATED)),
+        ];
+        let sent = self.moment();
+        let ids = self.world.send_chain(who, &requests);
+        let asked = [
+            TraceRequest::Stat {
+                name: name.to_owned(),
+            },
+            TraceRequest::StatDetail { asks },
+        ];
+        for (id, asked) in ids.iter().zip(asked) {
+            let place = self.ops.len();
+            self.ops.push(TraceOperation {
+                who,
+                id: *id,
+                asked,
+                sent,
+                answered: None,
+            });
+            let id = *id;
+            let opens = None;
+            self.waits[who].push(ClientWait { id, place, opens });
+        }
+        ids
     }
 
     fn open(&mut self, who: usize) {
         let has_credits = self.world.clients[who].credits() > 6;
-        if who == 0 && has_credits && self.random.below(3) == 0 {
-            return self.open_after_stat();
+        if who == 0 && has_credits && self.random.below(2) == 0 {
+            for _ in 0..=self.random.below(3) {
+                self.open_after_stat();
+            }
+            return;
         }
         if let Some(index) = self.goes_through.filter(|_| who == 0)
             && self.random.below(3) > 0
@@ -295,6 +344,10 @@ impl ModelRun {
             Some(index) if random.below(3) > 0 => NAMES[index],
             _ => NAMES[random.below(5) as usize],
         };
+        if has_credits && random.below(6) == 0 {
+            self.stat(who, name);
+            return;
+        }
         let (is_for, access, options) = match random.below(10) {
             0 => (HandleUse::Attributes, 0x80, 0x40),
             1 | 2 => (HandleUse::Names, 0x1_0080, 0x40),
@@ -306,6 +359,7 @@ impl ModelRun {
         let is_listing = matches!(is_for, HandleUse::Listing(_));
         let oplock = match random.below(6) {
             _ if is_listing => 0,
+            0 | 1 if is_for == HandleUse::Names => 0xff,
             0 => [1, 8, 9][random.below(3) as usize],
             1 => 0xff,
             _ => 0,
@@ -332,9 +386,7 @@ impl ModelRun {
             context: None,
             lease,
         };
-        let asked = TraceRequest::Open {
-            has_oplock: oplock > 0,
-        };
+        let asked = opening(&create);
         self.ask(who, &create.request(), asked, Some((is_for, oplock > 0)));
     }
 
@@ -434,6 +486,10 @@ impl ModelRun {
                 None,
             ),
             8 if self.random.below(2) == 0 => self.ask_questions(who, file),
+            8 if self.random.below(2) == 0 => {
+                let request = messages::query_position(file);
+                self.ask(who, &request, TraceRequest::Position, None);
+            }
             8 => {
                 let request = messages::query_length(file);
                 self.ask(who, &request, TraceRequest::Length { file }, None);
@@ -514,7 +570,7 @@ impl ModelRun {
             }
             6..=9 => self.world.server.disk = usize::MAX,
             10..=12 => {
-                let command = [0x05, 0x07, 0x08, 0x09, 0x0e][self.random.below(5) as usize];
+                let command = [0x05, 0x07, 0x08, 0x09, 0x0e, 0x11][self.random.below(6) as usize];
                 self.world.server.refuses = Some((command, DEVICE_ERROR));
                 self.trouble.injected.insert(DEVICE_ERROR);
             }
@@ -647,7 +703,7 @@ impl ModelRun {
         self.world.run_for(Duration::ZERO);
         let history = self.world.server.history.as_ref().unwrap();
         for (index, happened) in history.iter().enumerate().skip(self.seen) {
-            if let HistoryEvent::Broke(file) = happened {
+            if let HistoryEvent::Broke { file, .. } = happened {
                 self.breaks.push((self.world.server.times[index], *file));
             }
         }
@@ -708,7 +764,7 @@ impl ModelRun {
             for answer in &unasked[self.heard[who]..] {
                 if let Ok(notice) = LeaseBreak::parse(&answer.body) {
                     if answer.body[4] == 1 {
-                        let delay = Duration::from_millis(self.random.below(400));
+                        let delay = holder_takes(&mut self.random, self.has_slow_holders);
                         let state = [0, 1, 3][self.random.below(3) as usize];
                         let due = self.world.now + delay;
                         let broken = BreakTarget::Lease(notice.key);
@@ -721,7 +777,7 @@ impl ModelRun {
                 let is_known = self.own_oplocks.contains(&notice.file);
                 assert!(is_known || may_be_under_way, "a break of what it has not");
                 if notice.level > 0 {
-                    let delay = Duration::from_millis(self.random.below(400));
+                    let delay = holder_takes(&mut self.random, self.has_slow_holders);
                     let level = self.random.below(2) as u8;
                     let due = self.world.now + delay;
                     let broken = BreakTarget::Oplock(notice.file);
@@ -776,6 +832,23 @@ impl ModelRun {
             trouble: &self.trouble,
         };
         trace.check()
+    }
+}
+
+/// The time until a client gives an oplock or a lease back.
+fn holder_takes(random: &mut SeededRandom, is_slow: bool) -> Duration {
+    match is_slow && random.below(3) == 0 {
+        true => Duration::from_secs(random.below(SLOW_HOLDER_TAKES)),
+        false => Duration::from_millis(random.below(400)),
+    }
+}
+
+/// The request of a CREATE, for the check of its answer.
+fn opening(create: &Smb2CreateParameters<'_>) -> TraceRequest {
+    TraceRequest::Open {
+        name: create.name.to_owned(),
+        disposition: create.disposition,
+        has_oplock: create.oplock > 0,
     }
 }
 

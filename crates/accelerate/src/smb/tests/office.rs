@@ -135,14 +135,81 @@ fn allocation_is_answered_before_the_server() {
     }
     // It truncates, and no READ ahead from before is used.
     assert_eq!(super::read(&mut world, 0, file, 0, 1_000), contents(50));
+    // A length that stays as it was is lost.
     world.server.refuses = Some((command::SET_INFO, ACCESS_DENIED));
     assert!(is_answered_here(
         &mut world,
-        &messages::set_allocation(file, 9_000)
+        &messages::set_allocation(file, 49)
     ));
     for request in [messages::flush(file), messages::close(file)] {
         assert_eq!(world.ask(0, &request).header.status, ACCESS_DENIED);
     }
+}
+
+/// Some file systems refuse requests for room. Direct clients then write all the same.
+#[test]
+fn refused_room_loses_nothing() {
+    let mut world = world_of(DurablePolicy::Decline);
+    let file = world.create(0, &windows_open("a", 0x103, 7));
+    world.run_for(Duration::from_secs(1));
+    let first = messages::write(file, 100, &[7; 100]);
+    assert!(is_answered_here(&mut world, &first));
+    world.server.refuses = Some((command::SET_INFO, ACCESS_DENIED));
+    assert!(is_answered_here(
+        &mut world,
+        &messages::set_allocation(file, 200)
+    ));
+    world.run_for(Duration::from_secs(1));
+    assert!(world.server.refuses.is_none());
+    // It has kept no promise of room: from now on the server answers.
+    let write = messages::write(file, 200, &[8; 50]);
+    assert!(!is_answered_here(&mut world, &write));
+    let room = messages::set_allocation(file, 300);
+    assert!(!is_answered_here(&mut world, &room));
+    for request in [messages::flush(file), messages::close(file)] {
+        assert_eq!(world.ask(0, &request).header.status, status::SUCCESS);
+    }
+    let wanted = [&contents(100)[..], &[7; 100], &[8; 50]].concat();
+    assert_eq!(world.server.files["a"], wanted);
+}
+
+/// Windows' Explorer opens pictures so: with FILE_OPEN_REPARSE_POINT.
+#[test]
+fn explorers_opens_are_served() {
+    let mut world = world_of(DurablePolicy::Decline);
+    for name in ["b", "c"] {
+        world
+            .server
+            .files
+            .insert(name.to_owned(), contents(150_000));
+    }
+    let mut trips = Vec::new();
+    for name in ["b", "c", "b"] {
+        let start = world.now;
+        let create = Smb2CreateParameters {
+            options: 0x20_0064,
+            ..windows_open(name, 0x89, 7)
+        };
+        let file = world.create(0, &create);
+        world.run_for(Duration::from_millis(10));
+        for offset in [0, 32_768] {
+            let wanted = contents(150_000)[offset..offset + 32_768].to_vec();
+            let got = super::read(&mut world, 0, file, offset as u64, 32_768);
+            assert!(got == wanted, "{name} at {offset}");
+        }
+        world.ask(0, &messages::close(file));
+        trips.push(world.round_trips(start));
+    }
+    assert!(trips.iter().all(|trips| *trips <= 1.2), "{trips:?}");
+    // A link leads to other files, which its lease does not protect.
+    world.server.links.insert("a".to_owned());
+    let create = Smb2CreateParameters {
+        options: 0x20_0064,
+        ..windows_open("a", 0x89, 7)
+    };
+    let file = world.create(0, &create);
+    world.run_for(Duration::from_secs(1));
+    assert!(!is_answered_here(&mut world, &messages::read(file, 0, 50)));
 }
 
 #[test]

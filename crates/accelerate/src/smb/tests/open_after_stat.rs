@@ -323,6 +323,46 @@ fn file_that_the_client_holds_is_not_opened() {
     assert_eq!(world.server.open_count(), 2);
 }
 
+/// A client changes the name of a file that it holds, and looks at the new name.
+#[test]
+fn renamed_file_that_the_client_holds_is_not_opened() {
+    for is_leased in [false, true] {
+        let mut world = world_with(3);
+        let held = Smb2CreateParameters {
+            share: 7,
+            ..Smb2CreateParameters::leased("file-1", 50)
+        };
+        let held = world.create(0, &held);
+        let renaming = Smb2CreateParameters {
+            access: 0x1_0080,
+            disposition: 1,
+            ..match is_leased {
+                true => Smb2CreateParameters::leased("file-1", 50),
+                false => Smb2CreateParameters::open("file-1"),
+            }
+        };
+        // Without the lease, the client's own open takes it back.
+        if is_leased {
+            let file = world.create(0, &renaming);
+            world.ask(0, &messages::rename(file, "other"));
+            world.ask(0, &messages::close(file));
+        } else {
+            world.ask(0, &messages::rename(held, "other"));
+        }
+        stat(&mut world, "other");
+        world.run_for(Duration::from_secs(1));
+        assert!(world.clients[0].unasked.is_empty(), "{is_leased}");
+        assert_eq!(world.server.open_count(), 2, "{is_leased}");
+        // Once it is closed, files are opened ahead again.
+        world.ask(0, &messages::close(held));
+        read_file(&mut world, 2);
+        stat(&mut world, "other");
+        let start = world.now;
+        opened(&world.ask(0, &kernel_open("other", 9).request()), 9);
+        assert_eq!(world.now, start, "{is_leased}");
+    }
+}
+
 #[test]
 fn name_that_changes_is_opened_anew() {
     let mut world = world_with(3);

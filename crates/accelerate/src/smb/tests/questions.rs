@@ -123,6 +123,29 @@ fn new_name_is_told_with_the_rename() {
 }
 
 #[test]
+fn renamed_file_is_asked_about_once() {
+    let mut world = world_with(1_000);
+    let count = |world: &Smb2World| world.server.count(0, command::QUERY_INFO);
+    for (from, to) in [("a", "b"), ("b", "c")] {
+        let create = Smb2CreateParameters {
+            access: 0x1_0103,
+            ..Smb2CreateParameters::leased(from, from.as_bytes()[0])
+        };
+        let file = world.create(0, &create);
+        world.ask(0, &messages::rename(file, to));
+        ask(&mut world, file, &[NAME]);
+        world.run_for(Duration::from_secs(1));
+        let before = count(&world);
+        for offset in 0..5 {
+            world.ask(0, &messages::write(file, offset, b"new"));
+            world.run_for(Duration::from_secs(1));
+        }
+        assert_eq!(count(&world), before, "{from}");
+        world.ask(0, &messages::close(file));
+    }
+}
+
+#[test]
 fn delayed_or_changed_questions_go_to_the_server() {
     let mut world = world_with(1_000);
     browse(&mut world);

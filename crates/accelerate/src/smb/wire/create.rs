@@ -362,6 +362,11 @@ impl CreateResponse {
     pub(crate) fn is_directory(&self) -> bool {
         self.attributes & 0x10 != 0
     }
+
+    /// FILE_ATTRIBUTE_REPARSE_POINT: its data may be another file's, or in another place.
+    pub(crate) fn is_reparse_point(&self) -> bool {
+        self.attributes & 0x400 != 0
+    }
 }
 
 #[cfg(test)]

@@ -65,6 +65,14 @@ pub(crate) fn plain_change(body: &[u8]) -> Option<PlainChange> {
     is_whole.then_some(change)
 }
 
+/// The length, or the room, that a SET_INFO with a plain change of one sets.
+pub(crate) fn length_set(body: &[u8]) -> Option<u64> {
+    match plain_change(body)? {
+        PlainChange::Length | PlainChange::Room => u64_at(body, FIXED).ok(),
+        PlainChange::Attributes => None,
+    }
+}
+
 /// Returns true if a SET_INFO renames a file, or marks it for deletion with its last CLOSE ([MS-FSCC]
 /// §2.4.42, FileRenameInformation; §2.4.11, FileDispositionInformation).
 pub(crate) fn changes_name(body: &[u8]) -> bool {

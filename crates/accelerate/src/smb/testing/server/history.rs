@@ -44,8 +44,15 @@ pub(crate) enum HistoryEvent {
         message_id: u64,
         on: Vec<FileId>,
     },
-    /// An oplock is wanted back.
-    Broke(FileId),
+    /// An open's oplock is wanted back, because a connection opens the file by this name.
+    Broke {
+        file: FileId,
+        holder: usize,
+        by: usize,
+        name: String,
+    },
+    /// A file is gone with the end of an open that has marked it for deletion.
+    Deleted(FileId),
     /// The first names of a directory were taken for this open.
     Listed(FileId),
     /// A client received an answer.
@@ -84,6 +91,7 @@ impl Smb2Server {
     pub(super) fn changed(&mut self, name: &str) {
         let object = self.object(name);
         if self.history.is_some() {
+            *self.versions.entry(object).or_default() += 1;
             let contents = self.files[name].clone();
             self.note(|| HistoryEvent::Contents { object, contents });
         }

@@ -6,7 +6,13 @@
 //! client must hold at some moment between its request and the answer (linearizability). No other
 //! client may see, or open, a file with an answered WRITE that is executed later, and no later
 //! request of the client is executed before such a WRITE. A client that opens a file for its
-//! attributes alone never waits, and sees the server's state (docs/decisions/0029).
+//! attributes alone never waits, and sees the server's state (docs/decisions/0029): length, time of
+//! the last change and name of one moment between the request and the answer. Two such requests
+//! without a change between them therefore agree, and one after another client's change shows it.
+//!
+//! A name that was deleted is gone once the CLOSE of the open that deleted it is answered. While a
+//! client is slow to give a lease back, only opens of its file wait for it; and the nodes break no
+//! lease of their own client, and others' only for files that their client looks at and opens.
 //!
 //! The time limits are those that the documents state, not the constants of the code.
 
@@ -16,7 +22,9 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use super::super::super::testing::server::{HistoryEvent, SHARING_VIOLATION, utf16};
+use super::super::super::testing::server::{
+    COLLISION, HistoryEvent, NO_SUCH_FILE, SHARING_VIOLATION, utf16,
+};
 use super::super::super::testing::world::Smb2Response;
 use super::super::super::wire::FileId;
 use super::super::super::wire::create::CreateResponse;
@@ -37,6 +45,23 @@ const HOLDER_WAITS: Duration = Duration::from_secs(37);
 /// each answer.
 const SLOW: Duration = Duration::from_secs(1);
 
+/// For how long a request that is no open may take longer than the path: WRITEs that the server has not
+/// done yet, and the turn for its credits.
+const TURN_WAITS: Duration = Duration::from_secs(2);
+/// The opens ahead that a client may leave unused until it opens one again (docs/decisions/0086).
+const UNUSED_OPENS_MAX: usize = 4;
+/// The time between a client's request for attributes and an open ahead of it, and between that open and the
+/// client's own.
+const OPENED_WITHIN: Duration = Duration::from_secs(3);
+
+/// The second part of a request for attributes, by its class of information ([MS-FSCC] §2.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StatQuestion {
+    Version = 4,
+    Length = 5,
+    Position = 14,
+}
+
 /// The start of a listing by a query for names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListingStart {
@@ -48,7 +73,17 @@ pub(super) enum ListingStart {
 #[derive(Clone, Debug)]
 pub(super) enum TraceRequest {
     Open {
+        name: String,
+        disposition: u32,
         has_oplock: bool,
+    },
+    /// The open of a request for attributes.
+    Stat {
+        name: String,
+    },
+    /// Its question, in the same frame.
+    StatDetail {
+        asks: StatQuestion,
     },
     Read {
         file: FileId,
@@ -70,6 +105,8 @@ pub(super) enum TraceRequest {
     Length {
         file: FileId,
     },
+    /// The end of the last READ; only the time that it takes is checked.
+    Position,
     Flush {
         file: FileId,
     },
@@ -117,6 +154,8 @@ pub(super) struct TraceFaults {
     pub(super) is_slow: bool,
     /// It works on several WRITEs at a time, at times.
     pub(super) holds_writes: bool,
+    /// Files are opened in the order of their names, too.
+    pub(super) is_relaxed: bool,
     /// The client asks for attributes before it opens files, which may be opened ahead of it.
     pub(super) has_leased_offers: bool,
     /// The statuses that the server was set to return.
@@ -225,10 +264,95 @@ impl ModelTrace<'_> {
                 .map_err(|what| format!("{what}: {op:?}"))?;
         }
         index.check_others()?;
+        self.check_deletions()?;
+        self.check_breaks()?;
         index.check_order()?;
         index.check_losses(&mut count)?;
         self.check_listings()?;
         Ok(count)
+    }
+
+    /// Checks that a name is gone once the CLOSE of the open that deleted it is answered.
+    fn check_deletions(&self) -> Result<(), String> {
+        let deleted = self.history.iter().enumerate();
+        let deleted: BTreeMap<FileId, usize> = deleted
+            .filter_map(|(at, happened)| match happened {
+                HistoryEvent::Deleted(file) => Some((*file, at)),
+                _ => None,
+            })
+            .collect();
+        for op in self.ops {
+            let (TraceRequest::Close { file }, Some(told)) = (&op.asked, op.succeeded()) else {
+                continue;
+            };
+            if deleted.get(file).is_some_and(|at| *at >= told) {
+                return Err(format!("the name is there after the CLOSE: {op:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the nodes break no oplock or lease of their own client, and those of others only for
+    /// files that their client has looked at, and no more once it leaves such files unopened.
+    fn check_breaks(&self) -> Result<(), String> {
+        let opens = |name: &str| {
+            let name = name.to_owned();
+            self.ops.iter().filter(move |op| {
+                op.who == 0
+                    && matches!(&op.asked, TraceRequest::Open { name: of, .. } if *of == name)
+            })
+        };
+        let mut unused = 0;
+        let mut last = Time::ZERO;
+        for (at, happened) in self.history.iter().enumerate() {
+            let HistoryEvent::Broke {
+                holder,
+                by: 0,
+                name,
+                file,
+            } = happened
+            else {
+                continue;
+            };
+            let when = self.times[at];
+            let is_asked = opens(name).any(|op| {
+                let told = op.answered.as_ref().map(|(moment, _)| moment.happened);
+                op.sent.happened <= at && told.is_none_or(|told| told > at)
+            });
+            if *holder == 0 && !is_asked {
+                return Err(format!(
+                    "at {at} the client's own {file:?} of {name} is broken"
+                ));
+            }
+            let slack = OPENED_WITHIN + self.way_of(when, when + OPENED_WITHIN);
+            let is_used =
+                opens(name).any(|op| op.sent.at <= when + slack && when <= op.sent.at + slack);
+            if is_asked || is_used || self.trouble.is_relaxed {
+                continue;
+            }
+            // The open may have waited at the server for another client's lease.
+            let latest = |op: &TraceOperation| op.sent.at + slack + HOLDER_WAITS;
+            let is_looked_at = self.ops.iter().any(|op| {
+                let is_stat = matches!(&op.asked, TraceRequest::Stat { name: of } if of == name);
+                is_stat && op.who == 0 && op.sent.at <= when && when <= latest(op)
+            });
+            let has_opened = self.ops.iter().any(|op| {
+                let is_open = matches!(
+                    op.asked,
+                    TraceRequest::Open {
+                        has_oplock: true,
+                        ..
+                    }
+                );
+                is_open && op.who == 0 && last <= op.sent.at && op.sent.at <= when
+            });
+            unused = if has_opened { 1 } else { unused + 1 };
+            last = when;
+            if !is_looked_at || unused > UNUSED_OPENS_MAX {
+                return Err(format!("at {at} {file:?} of {name} is broken without need"));
+            }
+        }
+        Ok(())
     }
 
     /// Checks that the names in each listing of a client were those of one moment, which is not too
@@ -392,14 +516,21 @@ impl<'a> TraceIndex<'a> {
                     is_cut: true,
                     place,
                     answered: op.succeeded(),
-                    done: cut.get_mut(&(*file, *end)).and_then(VecDeque::pop_front),
+                    // One that the server has refused was not done.
+                    done: match op.answered.is_none() || op.succeeded().is_some() {
+                        true => cut.get_mut(&(*file, *end)).and_then(VecDeque::pop_front),
+                        false => None,
+                    },
                 }),
                 _ => None,
             })
             .collect();
         written.sort_by_key(|write| write.done.unwrap_or(usize::MAX));
         let own_oplocks = trace.ops.iter().filter_map(|op| {
-            let TraceRequest::Open { has_oplock: true } = op.asked else {
+            let TraceRequest::Open {
+                has_oplock: true, ..
+            } = op.asked
+            else {
                 return None;
             };
             let (_, answer) = op.answered.as_ref()?;
@@ -446,6 +577,23 @@ impl<'a> TraceIndex<'a> {
         contents
     }
 
+    /// Returns the first of these moments, and those at which a file's logical contents may be others than before.
+    fn changes_of(&self, object: u64, moments: Range<usize>) -> Vec<usize> {
+        let versions = self.contents.get(&object).map_or(&[][..], |all| all);
+        let versions = versions.iter().map(|(from, _)| *from);
+        let written = self.written.iter();
+        let written = written.filter(|write| self.objects.get(&write.file) == Some(&object));
+        let written = written.flat_map(|write| [write.answered, write.done]);
+        let mut changes: Vec<usize> = versions
+            .chain(written.flatten())
+            .filter(|at| moments.start < *at && *at <= moments.end)
+            .chain([moments.start])
+            .collect();
+        changes.sort_unstable();
+        changes.dedup();
+        changes
+    }
+
     /// Returns true if a condition holds for a file's logical contents at one of these moments.
     fn ever(
         &self,
@@ -457,21 +605,98 @@ impl<'a> TraceIndex<'a> {
         let Some(object) = self.objects.get(&file) else {
             return false;
         };
-        // Those at which they may be others than before.
-        let versions = self.contents.get(object).map_or(&[][..], |all| all);
-        let versions = versions.iter().map(|(from, _)| *from);
-        let written = self.written.iter();
-        let written = written.filter(|write| self.objects.get(&write.file) == Some(object));
-        let written = written.flat_map(|write| [write.answered, write.done]);
-        let mut changes: Vec<usize> = versions
-            .chain(written.flatten())
-            .filter(|at| moments.start < *at && *at <= moments.end)
-            .chain([moments.start])
-            .collect();
-        changes.sort_unstable();
-        changes.dedup();
-        let mut changes = changes.into_iter().rev();
+        let mut changes = self.changes_of(*object, moments).into_iter().rev();
         changes.any(|moment| holds(&self.logical(who, place, *object, moment)))
+    }
+
+    /// Checks that the result of an open agrees with the names at one moment.
+    fn check_name(
+        &self,
+        op: &TraceOperation,
+        (name, disposition): (&str, u32),
+        answered: TraceMoment,
+        answer: &Smb2Response,
+    ) -> Result<(), String> {
+        let wanted = match (answer.header.status, disposition) {
+            _ if name.is_empty() => return Ok(()),
+            (status::SUCCESS, 1 | 4) | (COLLISION, _) => true,
+            (status::SUCCESS, 2) | (NO_SUCH_FILE, _) => false,
+            _ => return Ok(()),
+        };
+        let moments = op.sent.happened..answered.happened;
+        let changed = self.trace.history[moments.clone()]
+            .iter()
+            .zip(moments.start + 1..);
+        let changed = changed
+            .filter(|(happened, _)| matches!(happened, HistoryEvent::Names { .. }))
+            .map(|(_, behind)| behind);
+        let mut moments = std::iter::once(moments.start).chain(changed);
+        let is_right = moments.any(|moment| {
+            let names = self.trace.names_at(moment).unwrap_or_default();
+            names.iter().any(|other| other == name) == wanted
+        });
+        match is_right || op.who == 0 && self.may_be_stale(answered.at) {
+            true => Ok(()),
+            false => Err(format!("the name was never so: {wanted}")),
+        }
+    }
+
+    /// Checks that the attributes that a client was told are those of one moment.
+    fn check_stat(
+        &self,
+        place: usize,
+        op: &TraceOperation,
+        answered: TraceMoment,
+        detail: Option<(StatQuestion, u64)>,
+    ) -> Result<(), String> {
+        let stat = &self.trace.ops[place];
+        let Some((_, answer)) = &stat.answered else {
+            return Ok(());
+        };
+        let Ok(opened) = CreateResponse::parse(&answer.body) else {
+            return Ok(());
+        };
+        let object = self.objects.get(&opened.file);
+        let versions = object.and_then(|object| self.contents.get(object));
+        let versions = versions.map_or(&[][..], |all| all);
+        let version = u64::from_le_bytes(answer.body[24..32].try_into().unwrap());
+        let moments = op.sent.happened..answered.happened;
+        let moments = object.map_or(Vec::new(), |object| self.changes_of(*object, moments));
+        let is_right = moments.into_iter().any(|moment| {
+            let count = versions.partition_point(|(from, _)| *from <= moment);
+            let length = count.checked_sub(1).map_or(0, |at| versions[at].1.len()) as u64;
+            let mut early = object.into_iter().flat_map(|of| self.ahead(*of, moment));
+            let lacks_own = op.who == 0 && early.any(|write| write.place < place);
+            let is_detail = match detail {
+                Some((StatQuestion::Version, told)) => told == count as u64,
+                Some((StatQuestion::Length, told)) => told == length,
+                Some((StatQuestion::Position, _)) | None => true,
+            };
+            version == count as u64 && opened.end_of_file == length && is_detail && !lacks_own
+        });
+        match is_right {
+            true => Ok(()),
+            false => Err(format!(
+                "attributes of no moment: version {version}, {} bytes, {detail:?}",
+                opened.end_of_file
+            )),
+        }
+    }
+
+    /// Checks that no request but an open waits for other clients.
+    fn check_turn(&self, op: &TraceOperation, answered: TraceMoment) -> Result<(), String> {
+        let trouble = self.trace.trouble;
+        let waits = matches!(op.asked, TraceRequest::Open { .. }) || op.who > 0;
+        if waits || trouble.has_ended {
+            return Ok(());
+        }
+        let took = answered.at.since(op.sent.at);
+        let slow = u32::from(trouble.holds_writes) * SLOW;
+        let most = 2 * self.trace.way_of(op.sent.at, answered.at) + slow + TURN_WAITS;
+        match took <= most {
+            true => Ok(()),
+            false => Err(format!("it took {took:?}, of at most {most:?}")),
+        }
     }
 
     fn check(
@@ -482,6 +707,7 @@ impl<'a> TraceIndex<'a> {
         answer: &Smb2Response,
         count: &mut TraceCounts,
     ) -> Result<(), String> {
+        self.check_turn(op, answered)?;
         let moments = op.sent.happened..answered.happened;
         let took = answered.at.since(op.sent.at);
         let is_injected = self.trace.trouble.injected.contains(&answer.header.status);
@@ -525,7 +751,26 @@ impl<'a> TraceIndex<'a> {
                     false => Err(format!("never {told} bytes long")),
                 }
             }
-            TraceRequest::Open { has_oplock } => {
+            TraceRequest::Stat { name } => {
+                self.check_name(op, (name, 1), answered, answer)?;
+                match answer.is(status::SUCCESS) {
+                    true => self.check_stat(place, op, answered, None),
+                    false => Ok(()),
+                }
+            }
+            TraceRequest::StatDetail { asks } => match answer.is(status::SUCCESS) {
+                true => {
+                    let told = u64::from_le_bytes(answer.body[8..16].try_into().unwrap());
+                    self.check_stat(place - 1, op, answered, Some((*asks, told)))
+                }
+                false => Ok(()),
+            },
+            TraceRequest::Open {
+                name,
+                disposition,
+                has_oplock,
+            } => {
+                self.check_name(op, (name, *disposition), answered, answer)?;
                 count.opened_at_once += usize::from(op.who == 0 && took == Duration::ZERO);
                 if op.who > 0 {
                     self.check_wait(op, answered, count)?;
@@ -579,6 +824,7 @@ impl<'a> TraceIndex<'a> {
             | TraceRequest::Close { .. }
             | TraceRequest::Cut { .. }
             | TraceRequest::Names
+            | TraceRequest::Position
             | TraceRequest::List { .. } => Ok(()),
         }
     }
