@@ -188,6 +188,25 @@ pub(crate) const INFORMATION_MAX: u32 = 4_096;
 /// Kinds of opens of one flow whose questions are remembered: programs have a few.
 pub(crate) const QUESTION_HABITS_MAX: usize = 32;
 
+/// Names of one flow that are looked for ahead of its client and not used yet: a program looks for up to four
+/// behind each file.
+pub(crate) const LOOKS_MAX: usize = 64;
+
+/// The client's last opens behind whose names it may look for others: the folder, the file, and the opens of each
+/// for its attributes and its rights.
+pub(crate) const LOOK_OPENS_MAX: usize = 8;
+
+/// The forms of opens whose names are followed by others, and those others: programs have a few.
+pub(crate) const LOOK_FORMS_MAX: usize = 32;
+pub(crate) const LOOK_SUFFIXES_MAX: usize = 4;
+
+/// The longest rest of such a name, in bytes, and the requests of a compound that looks for it.
+pub(crate) const LOOK_SUFFIX_MAX: usize = 128;
+pub(crate) const LOOK_MESSAGES_MAX: usize = 4;
+
+/// A name is looked for so many times in vain, until the client does so again.
+pub(crate) const LOOK_UNUSED_MAX: usize = 4;
+
 /// Opens of one flow that may be ahead of its client, and how many are as it begins: at a round trip of
 /// 100 ms and 5 ms for each file on its LAN a client uses up twenty.
 pub(crate) const OPENS_AHEAD_MAX: usize = 64;

@@ -3,8 +3,8 @@
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
 //!                 Listed + payload · Key · Sealing · Forget · Sealed + message · Offer · LeasedOffer
-//!                 Lease · FileSystem · Information · Speaks
-//!  near ──► far   Speaks · Beat · Again · Revoked · Forgot · Sealed + message · Took
+//!                 Lease · FileSystem · Information · Missing · Speaks
+//!  near ──► far   Speaks · Beat · Again · Revoked · Forgot · Sealed + message · Took · Unwanted
 //! ```
 //! A frame is the content of one frame segment. Its numbers are never reused.
 
@@ -51,6 +51,8 @@ const FILE_SYSTEM: u8 = 24;
 const LEASE: u8 = 25;
 const LEASED_OFFER: u8 = 26;
 const INFORMATION: u8 = 27;
+const MISSING: u8 = 28;
+const UNWANTED: u8 = 29;
 
 /// The version in [`HalfFrame::Speaks`] of a near half that accepts keys. A near half that sends
 /// none accepts no keys.
@@ -71,6 +73,8 @@ pub(crate) const LEASED_OFFERS: u8 = 7;
 /// The version of halves that also answer SET_INFO of the allocation early, and the CLOSE of an open for
 /// attributes alone under a lease, behind changes of its name as well, and questions about a file that were asked ahead.
 pub(crate) const OFFICE_REQUESTS: u8 = 8;
+/// The version of halves that also know [`HalfFrame::Missing`] and [`HalfFrame::Unwanted`].
+pub(crate) const LOOKS: u8 = 9;
 
 /// The requests that the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,6 +207,24 @@ pub(crate) enum HalfFrame {
         position: u64,
         question: InformationQuestion,
         answer: Bytes,
+    },
+    /// A CREATE of this form and name finds nothing, and these are the statuses of the requests behind it in its
+    /// compound.
+    Missing {
+        session: u64,
+        tree: u32,
+        guard: MessageProtection,
+        position: u64,
+        form: Bytes,
+        name: Bytes,
+        rest: Vec<u32>,
+    },
+    /// The server has made this open for a CREATE that the client was told is answered by nothing.
+    Unwanted {
+        file: FileId,
+        session: u64,
+        tree: u32,
+        guard: MessageProtection,
     },
     /// This open shares its file with all others of this lease: a change through one of them
     /// applies to each.
@@ -353,6 +375,40 @@ impl HalfFrame {
                 .u32(question.additional)
                 .u16(answer.len() as u16)
                 .bytes(&answer),
+            HalfFrame::Missing {
+                session,
+                tree,
+                guard,
+                position,
+                form,
+                name,
+                rest,
+            } => {
+                let writer = writer
+                    .u8(MISSING)
+                    .u64(session)
+                    .u32(tree)
+                    .u8(guard_number(guard))
+                    .u64(position)
+                    .u8(form.len() as u8)
+                    .bytes(&form)
+                    .u16(name.len() as u16)
+                    .bytes(&name)
+                    .u8(rest.len() as u8);
+                rest.iter()
+                    .fold(writer, |writer, status| writer.u32(*status))
+            }
+            HalfFrame::Unwanted {
+                file,
+                session,
+                tree,
+                guard,
+            } => writer
+                .u8(UNWANTED)
+                .bytes(&file.0)
+                .u64(session)
+                .u32(tree)
+                .u8(guard_number(guard)),
             HalfFrame::Lease { file, key } => writer.u8(LEASE).bytes(&file.0).bytes(&key.0),
         };
         FlowSegment::frame(writer.finish())
@@ -530,14 +586,59 @@ impl HalfFrame {
                 file: file(&mut reader)?,
                 key: LeaseKey(reader.array()?),
             },
+            MISSING => {
+                let (session, tree) = (reader.u64()?, reader.u32()?);
+                let guard = guard_of(reader.u8()?);
+                let position = reader.u64()?;
+                let form = usize::from(reader.u8()?);
+                let form = Bytes::copy_from_slice(reader.bytes(form)?);
+                let name = usize::from(reader.u16()?);
+                let name = Bytes::copy_from_slice(reader.bytes(name)?);
+                let count = reader.u8()?;
+                let rest = (0..count).map(|_| reader.u32()).collect::<Result<_, _>>()?;
+                HalfFrame::Missing {
+                    session,
+                    tree,
+                    guard,
+                    position,
+                    form,
+                    name,
+                    rest,
+                }
+            }
+            UNWANTED => HalfFrame::Unwanted {
+                file: file(&mut reader)?,
+                session: reader.u64()?,
+                tree: reader.u32()?,
+                guard: guard_of(reader.u8()?),
+            },
             _ => return Ok(None),
         };
         Ok(Some(frame))
     }
 }
 
+/// The number of a protection on the wire.
+fn guard_number(guard: MessageProtection) -> u8 {
+    match guard {
+        MessageProtection::Nothing => 0,
+        MessageProtection::Signed => 1,
+        MessageProtection::Sealed => 2,
+    }
+}
+
+/// Its protection; an unknown one is the strongest, which fits no request.
+fn guard_of(number: u8) -> MessageProtection {
+    match number {
+        0 => MessageProtection::Nothing,
+        1 => MessageProtection::Signed,
+        _ => MessageProtection::Sealed,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::wire::header::status;
     use super::*;
 
     fn every() -> Vec<HalfFrame> {
@@ -553,6 +654,21 @@ mod tests {
             HalfFrame::Lease {
                 file,
                 key: LeaseKey([6; 16]),
+            },
+            HalfFrame::Missing {
+                session: 3,
+                tree: 4,
+                guard: MessageProtection::Signed,
+                position: 5,
+                form: Bytes::from_static(b"form"),
+                name: Bytes::from_static(b"name"),
+                rest: vec![status::NOT_SUPPORTED, status::OBJECT_NAME_NOT_FOUND],
+            },
+            HalfFrame::Unwanted {
+                file,
+                session: 3,
+                tree: 4,
+                guard: MessageProtection::Sealed,
             },
             HalfFrame::Information {
                 file,

@@ -8,6 +8,8 @@
 
 use super::wire::directory::{QueryDirectoryRequest, flag};
 use super::wire::header::{Smb2Header, command};
+use super::wire::set_info::{changes_name, plain_change, renames};
+use super::wire::u32_at;
 
 /// The longest pattern that is prefetched, in bytes of UTF-16: the part that the head of a message
 /// contains.
@@ -79,6 +81,27 @@ impl DirectoryQuery {
             && request.pattern == self.pattern()
             && request.length >= least_length
             && length <= request.length as usize
+    }
+}
+
+/// Returns true if a request may make a name that was not there.
+pub(crate) fn may_make_names(header: &Smb2Header, body: &[u8]) -> bool {
+    match header.command {
+        command::READ
+        | command::WRITE
+        | command::QUERY_DIRECTORY
+        | command::QUERY_INFO
+        | command::CHANGE_NOTIFY
+        | command::ECHO
+        | command::CANCEL
+        | command::FLUSH
+        | command::LOCK
+        | command::OPLOCK_BREAK
+        | command::CLOSE => false,
+        // FILE_OPEN and FILE_OVERWRITE ([MS-SMB2] §2.2.13, CreateDisposition).
+        command::CREATE => !matches!(u32_at(body, 36), Ok(1 | 4)),
+        command::SET_INFO => plain_change(body).is_none() && (!changes_name(body) || renames(body)),
+        _ => true,
     }
 }
 

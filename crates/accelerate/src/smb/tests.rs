@@ -11,6 +11,7 @@ mod kerberos;
 mod leases;
 mod letting_go;
 mod listing;
+mod look_ahead;
 mod model;
 mod office;
 mod open_after_stat;

@@ -279,6 +279,7 @@ impl Smb2FarHalf {
             self.connection.learn(&header, head.body());
             self.ask_for_company();
             self.finished(now, &mut head, rest, request);
+            self.looked(&head.header);
         }
         self.give_early_breaks(header.message_id, &request, is_interim);
         if self.state == FarState::Engaged && header.guard() == MessageProtection::Signed {
@@ -509,6 +510,7 @@ impl Smb2FarHalf {
             | RequestPurpose::AsksFileSystem { .. }
             | RequestPurpose::AsksAhead { .. }
             | RequestPurpose::OpensAhead(_)
+            | RequestPurpose::LooksAhead(_)
             | RequestPurpose::ClosesAhead(_)
             | RequestPurpose::Own => {}
         }
@@ -822,6 +824,7 @@ impl Smb2FarHalf {
             RequestPurpose::OpensAhead(number) => {
                 return self.opened_ahead(now, head, rest, number);
             }
+            RequestPurpose::LooksAhead(number) => return self.looked_ahead(head, number),
             RequestPurpose::ClosesAhead(file) => return self.forget_open(file),
             RequestPurpose::AsksFileSystem {
                 file,

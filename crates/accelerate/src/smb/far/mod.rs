@@ -34,6 +34,7 @@ mod ids;
 mod leases;
 mod list_ahead;
 mod listing;
+mod look_ahead;
 pub(crate) mod message;
 pub(crate) mod open;
 mod open_after_stat;
@@ -54,8 +55,8 @@ use vocab::{FlowSegment, SeededRandom, SegmentKind, Time};
 
 use super::config::{ConsistencyMode, SmbSettings};
 use super::frames::{
-    COMPOUNDS, HalfFrame, LEASED_OFFERS, OFFICE_REQUESTS, TAKES_KEYS, TAKES_LEASES, TAKES_OFFERS,
-    TAKES_SEALING,
+    COMPOUNDS, HalfFrame, LEASED_OFFERS, LOOKS, OFFICE_REQUESTS, TAKES_KEYS, TAKES_LEASES,
+    TAKES_OFFERS, TAKES_SEALING,
 };
 use super::keys::PendingSetUps;
 use super::listing::DirectoryQuery;
@@ -160,6 +161,8 @@ enum RequestPurpose {
     },
     /// Our own CREATE, by its number.
     OpensAhead(u64),
+    /// Our own CREATE for a name that is probably not there, by its number.
+    LooksAhead(u64),
     /// Our own CLOSE of a speculative open.
     ClosesAhead(FileId),
     /// Another request of our own: to give an oplock back, to set a position.
@@ -276,6 +279,9 @@ pub(crate) struct Smb2FarHalf {
     aliases: open_after_stat::LeaseAliases,
     /// The same of [`OFFICE_REQUESTS`].
     near_takes_office_requests: bool,
+    /// The same of [`LOOKS`].
+    near_takes_looks: bool,
+    looks: look_ahead::LookHabits,
 
     client_finish: StreamFinish,
 }
@@ -344,6 +350,8 @@ impl Smb2FarHalf {
             stats: open_after_stat::StatHistory::default(),
             aliases: open_after_stat::LeaseAliases::default(),
             near_takes_office_requests: false,
+            near_takes_looks: false,
+            looks: look_ahead::LookHabits::default(),
             client_finish: StreamFinish::Open,
         }
     }
@@ -424,12 +432,14 @@ impl Smb2FarHalf {
             self.state = FarState::Engaged;
             if self.near_takes_compounds {
                 let version = match (
+                    self.near_takes_looks,
                     self.near_takes_office_requests,
                     self.near_takes_leased_offers,
                 ) {
-                    (true, _) => OFFICE_REQUESTS,
-                    (false, true) => LEASED_OFFERS,
-                    (false, false) => COMPOUNDS,
+                    (true, ..) => LOOKS,
+                    (false, true, _) => OFFICE_REQUESTS,
+                    (false, false, true) => LEASED_OFFERS,
+                    (false, false, false) => COMPOUNDS,
                 };
                 self.tell_near(HalfFrame::Speaks { version });
             }
@@ -454,9 +464,16 @@ impl Smb2FarHalf {
                 self.near_takes_compounds = version >= COMPOUNDS;
                 self.near_takes_leased_offers = version >= LEASED_OFFERS;
                 self.near_takes_office_requests = version >= OFFICE_REQUESTS;
+                self.near_takes_looks = version >= LOOKS;
             }
             Ok(Some(HalfFrame::Sealed { session })) => self.request_sealed(session),
             Ok(Some(HalfFrame::Took { file })) => self.took(now, file),
+            Ok(Some(HalfFrame::Unwanted {
+                file,
+                session,
+                tree,
+                guard,
+            })) => self.unwanted(file, (session, tree), guard),
             // A later release's; or one that only this half sends.
             Ok(_) => {}
             Err(_) => self.stop(ReasonCode::VIOLATION),

@@ -64,7 +64,7 @@ pub(super) type LeaseBreakNotice = (Option<u64>, Bytes);
 
 /// A name in a tree of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct TreeName {
+pub(super) struct TreeName {
     session: u64,
     tree: u32,
     name: Vec<u8>,
@@ -181,7 +181,18 @@ impl TreeName {
         is_its && rest.is_some_and(|rest| matches!(rest.get(..2), None | Some([b'\\' | b':', 0])))
     }
 
-    fn of(header: &Smb2Header, message: &[u8]) -> Option<Self> {
+    /// The rest of this name behind that of an open.
+    pub(super) fn behind(&self, open: &Self) -> Option<&[u8]> {
+        let is_its = (open.session, open.tree) == (self.session, self.tree);
+        self.name.strip_prefix(&open.name[..]).filter(|_| is_its)
+    }
+
+    /// The name with more behind it.
+    pub(super) fn with(&self, rest: &[u8]) -> Vec<u8> {
+        [&self.name[..], rest].concat()
+    }
+
+    pub(super) fn of(header: &Smb2Header, message: &[u8]) -> Option<Self> {
         let name = message.get(header::LENGTH..).and_then(name_of)?;
         Some(Self {
             session: header.session,

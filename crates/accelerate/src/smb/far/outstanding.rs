@@ -28,6 +28,8 @@ pub(super) struct OutstandingRequest {
     pub(super) opens_with: Option<u64>,
     /// It may change the entries of a directory.
     pub(super) changes_names: bool,
+    /// It may make a name that was not there.
+    pub(super) makes_names: bool,
     /// The number of breaks of unknown opens at the time of the last interim answer to it.
     pub(super) heard_breaks: u64,
 }
@@ -52,6 +54,7 @@ impl OutstandingRequest {
             written_at: None,
             opens_with: None,
             changes_names: false,
+            makes_names: false,
             heard_breaks: 0,
         }
     }

@@ -11,7 +11,7 @@ use super::{FarState, FileChange, OutstandingRequest, RequestPurpose, Smb2FarHal
 use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, ChannelPolicy, OUTSTANDING_MAX};
 use crate::smb::frames::HalfFrame;
 use crate::smb::keys::PendingSetUps;
-use crate::smb::listing::may_change_names;
+use crate::smb::listing::{may_change_names, may_make_names};
 use crate::smb::reasons;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::{REQUEST_OPLOCK_AT, oplock_level};
@@ -80,6 +80,7 @@ impl Smb2FarHalf {
         self.note_touches(now, &message);
         self.note_file_system(&message);
         self.note_stat(&message);
+        self.note_opening(&message);
         self.note_questions(&message);
         if let Some(message) = self.open_next(now, message)
             && refused.is_none()
@@ -603,6 +604,7 @@ impl Smb2FarHalf {
                 written_at,
                 opens_with: opens_with.filter(|create| *create != header.message_id),
                 changes_names: may_change_names(&header),
+                makes_names: may_make_names(&header, head.body()),
                 heard_breaks: 0,
             };
             self.outstanding.insert(id, request);

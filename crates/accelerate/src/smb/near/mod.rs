@@ -24,6 +24,7 @@ pub(crate) mod contents;
 mod file_system;
 pub(crate) mod freshness;
 mod listing;
+mod missing;
 mod offers;
 mod questions;
 mod replies;
@@ -36,10 +37,10 @@ use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
 use super::config::{OPENS_MAX, OUTSTANDING_MAX, TREES_MAX};
-use super::frames::{HalfFrame, OFFICE_REQUESTS, OpenLicence, VERSION};
+use super::frames::{HalfFrame, LOOKS, OpenLicence, VERSION};
 use super::keys::{MessageSealer, SealingKey, SignatureMac, SigningKey};
 use super::wire::directory::QueryDirectoryRequest;
-use super::wire::header::Smb2Header;
+use super::wire::header::{MessageProtection, Smb2Header};
 use super::wire::lease::LeaseKey;
 use super::wire::query_info::FileSystemQuestion;
 use super::wire::set_info::{PlainChange, plain_change};
@@ -52,6 +53,7 @@ use contents::{BYTES_MAX, FileContents};
 use file_system::FileSystemReply;
 use freshness::LicenceFreshness;
 use listing::{IncomingListing, PrefetchedListing};
+use missing::{LookingFrame, MissingName, MissingNames};
 use offers::OpenOffers;
 use questions::{InformationReply, QuestionFrame};
 
@@ -213,6 +215,14 @@ enum PendingRequest {
     },
     /// A CREATE whose answer the client has from here.
     Opens,
+    /// A request of a frame that looks for a name; the client was told that it is not there. Its frame closes what
+    /// it opens.
+    Missed {
+        closes: bool,
+        session: u64,
+        tree: u32,
+        guard: MessageProtection,
+    },
     /// A TREE_DISCONNECT or LOGOFF, with which the opens of a tree or session end.
     Ends { session: u64, tree: Option<u32> },
 }
@@ -333,6 +343,9 @@ pub(crate) struct Smb2NearHalf {
     /// The opens whose first names came with them and may be unrequested.
     fresh_listings: Vec<FileId>,
     offers: OpenOffers,
+    missing: MissingNames,
+    /// The frame that is passing, if it may look for a missing name.
+    looking: Option<LookingFrame>,
     /// Bytes of WRITEs that were answered and not confirmed.
     behind: u64,
     fresh: LicenceFreshness,
@@ -374,6 +387,8 @@ impl Smb2NearHalf {
             far_version: 0,
             fresh_listings: Vec::new(),
             offers: OpenOffers::default(),
+            missing: MissingNames::default(),
+            looking: None,
             behind: 0,
             fresh: LicenceFreshness::default(),
             answered: 0,
@@ -503,6 +518,24 @@ impl Smb2NearHalf {
                 question,
                 answer,
             }) => self.store_information(now, file, position, question, answer),
+            Some(HalfFrame::Missing {
+                session,
+                tree,
+                guard,
+                position,
+                form,
+                name,
+                rest,
+            }) => self.store_missing(MissingName {
+                session,
+                tree,
+                guard,
+                position,
+                form,
+                name,
+                rest,
+                at: now,
+            }),
             Some(HalfFrame::Heard { number }) => self.fresh.heard(number),
             Some(HalfFrame::Speaks { version }) => self.far_version = version,
             Some(HalfFrame::Key { session, key }) => {
@@ -528,6 +561,7 @@ impl Smb2NearHalf {
                 | HalfFrame::Again { .. }
                 | HalfFrame::Revoked { .. }
                 | HalfFrame::Forgot { .. }
+                | HalfFrame::Unwanted { .. }
                 | HalfFrame::Took { .. },
             )
             | None => {}
@@ -666,9 +700,7 @@ impl AcceleratorHalf for Smb2NearHalf {
             return;
         }
         match input {
-            AcceleratorInput::Start => self.tell_far(HalfFrame::Speaks {
-                version: OFFICE_REQUESTS,
-            }),
+            AcceleratorInput::Start => self.tell_far(HalfFrame::Speaks { version: LOOKS }),
             // The far half's affair.
             AcceleratorInput::ClaimGranted
             | AcceleratorInput::ClaimRevoked
@@ -726,6 +758,7 @@ impl AcceleratorHalf for Smb2NearHalf {
         self.kept() as usize
             + names.sum::<usize>()
             + information.map(InformationReply::bytes).sum::<usize>()
+            + self.missing.bytes()
             + incoming
             + self.requests.held()
             + self.answers.held()

@@ -64,10 +64,12 @@ impl Smb2NearHalf {
         let is_interim = header.status == status::PENDING && header.has(flag::ASYNC);
         let is_question = matches!(
             self.pending.get(&header.message_id),
-            Some(PendingRequest::Asks {
-                is_answered: true,
-                ..
-            })
+            Some(
+                PendingRequest::Asks {
+                    is_answered: true,
+                    ..
+                } | PendingRequest::Missed { .. }
+            )
         );
         if !self.discards_alike(&head, is_question) {
             return self.close(ReasonCode::VIOLATION);
@@ -146,6 +148,20 @@ impl Smb2NearHalf {
             } => {
                 if !is_interim {
                     self.pending.remove(&header.message_id);
+                }
+                self.rest = RequestRemainder::Swallow;
+            }
+            PendingRequest::Missed {
+                closes,
+                session,
+                tree,
+                guard,
+            } => {
+                if !is_interim {
+                    self.pending.remove(&header.message_id);
+                    if !closes {
+                        self.missed_answered(&head, (session, tree), guard);
+                    }
                 }
                 self.rest = RequestRemainder::Swallow;
             }

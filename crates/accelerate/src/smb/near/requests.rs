@@ -71,6 +71,9 @@ impl Smb2NearHalf {
                     if let Some(frame) = &mut self.asking {
                         frame.update(&bytes);
                     }
+                    if let Some(frame) = &mut self.looking {
+                        frame.update(&bytes);
+                    }
                 }
                 SplitterPiece::End => self.passed(now),
                 SplitterPiece::Sealed(_) => self.passed_unread(now),
@@ -127,6 +130,7 @@ impl Smb2NearHalf {
         if drops_offers(&head.header) {
             self.offers.drop_before(self.position + 1);
         }
+        self.note_looking(head);
         if head.start > 0 {
             self.chain = CompoundChain::default();
         }
@@ -290,7 +294,8 @@ impl Smb2NearHalf {
             | PendingRequest::Lists { .. }
             | PendingRequest::Asks { .. }
             | PendingRequest::Ends { .. }
-            | PendingRequest::Opens => false,
+            | PendingRequest::Opens
+            | PendingRequest::Missed { .. } => false,
         };
         open.licence.may_close
             && (is_leased || !asks)
@@ -420,6 +425,9 @@ impl Smb2NearHalf {
         self.questions_passed(now);
         let mac = self.mac.take();
         let passing = self.passing.take();
+        if self.answer_looking(now) {
+            return;
+        }
         let header = match &passing {
             Some(
                 PassingRequest::Read(header, _)

@@ -106,6 +106,9 @@ impl Smb2NearHalf {
                 if let Some(frame) = &mut self.asking {
                     frame.update(&bytes);
                 }
+                if let Some(frame) = &mut self.looking {
+                    frame.update(&bytes);
+                }
                 self.send_far(kind, bytes);
             }
             SplitterPiece::End => self.passed(now),
@@ -130,6 +133,7 @@ impl Smb2NearHalf {
         self.position += 1;
         self.unread_at = self.position;
         self.names_may_change(self.position);
+        self.missing.may_be_made(self.position);
         self.offers.drop_before(self.position);
         self.offers.passed(now, self.position);
     }

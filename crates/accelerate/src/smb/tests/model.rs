@@ -29,6 +29,8 @@ use trace::{
 };
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+/// Names that are looked for behind them, and seldom there.
+const STREAMS: [&str; 5] = ["a:s", "b:s", "c:s", "d:s", "e:s"];
 /// The wait of the servers that were measured (docs/decisions/0029).
 const SERVER_WAITS: Duration = Duration::from_secs(35);
 /// The time that a server takes for WRITEs when it works on several at a time.
@@ -280,6 +282,36 @@ impl ModelRun {
         self.ask(0, &create.request(), asked, Some((is_for, true)));
     }
 
+    /// Opens a file, and looks for its stream, as Windows does.
+    fn look_behind(&mut self) {
+        let index = self.random.below(5) as usize;
+        let create = Smb2CreateParameters {
+            access: 0x81,
+            disposition: 1,
+            options: 0x60,
+            ..Smb2CreateParameters::open(NAMES[index])
+        };
+        let is_for = HandleUse::Data { may_write: false };
+        let asked = opening(&create);
+        self.ask(0, &create.request(), asked, Some((is_for, false)));
+        let place = self.ops.len() - 1;
+        let step = Duration::from_millis(1 + self.random.below(10));
+        for _ in 0..40 {
+            if self.ops[place].answered.is_some() {
+                break;
+            }
+            self.go_on(step);
+        }
+        if self.may_ask(0) {
+            let create = Smb2CreateParameters {
+                name: STREAMS[index],
+                ..create
+            };
+            let asked = opening(&create);
+            self.ask(0, &create.request(), asked, Some((is_for, false)));
+        }
+    }
+
     /// Asks for the attributes of a name, in one compound. Returns the ids of its requests.
     fn stat(&mut self, who: usize, name: &str) -> Vec<u64> {
         let create = Smb2CreateParameters {
@@ -344,9 +376,16 @@ impl ModelRun {
             Some(index) if random.below(3) > 0 => NAMES[index],
             _ => NAMES[random.below(5) as usize],
         };
+        let name = match random.below(8) {
+            0 => STREAMS[random.below(5) as usize],
+            _ => name,
+        };
         if has_credits && random.below(6) == 0 {
             self.stat(who, name);
             return;
+        }
+        if has_credits && who == 0 && random.below(6) == 0 {
+            return self.look_behind();
         }
         let (is_for, access, options) = match random.below(10) {
             0 => (HandleUse::Attributes, 0x80, 0x40),

@@ -267,6 +267,29 @@ pub(crate) fn without_drawn_numbers(body: &[u8]) -> Vec<u8> {
     message.split_off(LENGTH)
 }
 
+/// The fixed part of a CREATE's body up to the place of its name ([MS-SMB2] §2.2.13): oplock level, rights,
+/// attributes, share, disposition and options.
+pub(crate) type CreateForm = [u8; 44];
+
+/// Returns the form of a CREATE's body.
+pub(crate) fn form_of(body: &[u8]) -> Option<CreateForm> {
+    body.get(..44)?.try_into().ok()
+}
+
+/// The body of a CREATE that opens an existing name for its attributes alone: FILE_READ_ATTRIBUTES, shared with
+/// all, without contexts.
+pub(crate) fn attributes_request(name: &[u8]) -> Option<Vec<u8>> {
+    let mut body = vec![0; 56];
+    body[0] = 57;
+    // Impersonation ([MS-SMB2] §2.2.13, ImpersonationLevel).
+    body[4] = 2;
+    (body[24], body[32], body[36]) = (0x80, 7, 1);
+    body[44..46].copy_from_slice(&(NAME_AT as u16).to_le_bytes());
+    body[46..48].copy_from_slice(&u16::try_from(name.len()).ok()?.to_le_bytes());
+    body.extend_from_slice(name);
+    Some(body)
+}
+
 /// Returns the name in a CREATE's body, unchanged.
 pub(crate) fn name_of(body: &[u8]) -> Option<&[u8]> {
     let at = usize::from(u16_at(body, 44).ok()?).checked_sub(LENGTH)?;

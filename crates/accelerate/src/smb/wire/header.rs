@@ -56,6 +56,7 @@ pub(crate) mod status {
     pub(crate) const PENDING: u32 = 0x0000_0103;
     pub(crate) const NO_MORE_FILES: u32 = 0x8000_0006;
     pub(crate) const NO_SUCH_FILE: u32 = 0xc000_000f;
+    pub(crate) const OBJECT_NAME_NOT_FOUND: u32 = 0xc000_0034;
     pub(crate) const INVALID_PARAMETER: u32 = 0xc000_000d;
     /// A session's set-up continues.
     pub(crate) const MORE_PROCESSING_REQUIRED: u32 = 0xc000_0016;

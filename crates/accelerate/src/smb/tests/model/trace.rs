@@ -623,7 +623,10 @@ impl<'a> TraceIndex<'a> {
             (status::SUCCESS, 2) | (NO_SUCH_FILE, _) => false,
             _ => return Ok(()),
         };
-        let moments = op.sent.happened..answered.happened;
+        let mut moments = op.sent.happened..answered.happened;
+        if op.who == 0 && !wanted && name.contains(':') {
+            moments.start = self.looked_at(op);
+        }
         let changed = self.trace.history[moments.clone()]
             .iter()
             .zip(moments.start + 1..);
@@ -639,6 +642,18 @@ impl<'a> TraceIndex<'a> {
             true => Ok(()),
             false => Err(format!("the name was never so: {wanted}")),
         }
+    }
+
+    /// Returns the first moment at which the nodes may have looked for a name that a client looks for: shortly
+    /// before, and behind the client's own changes.
+    fn looked_at(&self, op: &TraceOperation) -> usize {
+        let mut moments = 0..op.sent.happened;
+        let first = moments.find(|moment| {
+            let when = self.trace.times[*moment];
+            when + LISTING_WAITS + self.trace.way_of(when, op.sent.at) >= op.sent.at
+                && !self.trace.misses_own(op, *moment)
+        });
+        first.unwrap_or(op.sent.happened)
     }
 
     /// Checks that the attributes that a client was told are those of one moment.
