@@ -609,7 +609,7 @@ impl ModelRun {
             }
             6..=9 => self.world.server.disk = usize::MAX,
             10..=12 => {
-                let command = [0x05, 0x07, 0x08, 0x09, 0x0e, 0x11][self.random.below(6) as usize];
+                let command = [0x05, 0x07, 0x08, 0x09, 0x0e][self.random.below(5) as usize];
                 self.world.server.refuses = Some((command, DEVICE_ERROR));
                 self.trouble.injected.insert(DEVICE_ERROR);
             }

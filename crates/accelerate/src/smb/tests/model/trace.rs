@@ -516,11 +516,7 @@ impl<'a> TraceIndex<'a> {
                     is_cut: true,
                     place,
                     answered: op.succeeded(),
-                    // One that the server has refused was not done.
-                    done: match op.answered.is_none() || op.succeeded().is_some() {
-                        true => cut.get_mut(&(*file, *end)).and_then(VecDeque::pop_front),
-                        false => None,
-                    },
+                    done: cut.get_mut(&(*file, *end)).and_then(VecDeque::pop_front),
                 }),
                 _ => None,
             })
