@@ -216,6 +216,7 @@ impl<'a> RunningCampaign<'a> {
             format!("client {client}, server {server} (route attribute congctl, read back)");
         let mut results = TestResults {
             link: test.link.clone(),
+            nodes: None,
             emulator: serde_json::Value::Null,
             runs: Vec::new(),
             samples: Vec::new(),

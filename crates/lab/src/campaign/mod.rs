@@ -11,5 +11,5 @@ pub use execute::{CampaignOptions, execute};
 pub use link::{DirectionSummary, LabLink};
 pub use plan::{CampaignPlan, PassKind, PlanTest, WorkloadName};
 pub use results::{
-    CampaignResults, CampaignSeeds, FORMAT_VERSION, FileSample, TestResults, WorkloadRun,
+    CampaignResults, CampaignSeeds, FORMAT_VERSION, FileSample, TestNodes, TestResults, WorkloadRun,
 };

@@ -59,12 +59,24 @@ pub struct CampaignSeeds {
 pub struct TestResults {
     /// Its link.
     pub link: LabLink,
+    /// Nodes of its passes with nodes; `None` if no pass has nodes, or in a demo.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<TestNodes>,
     /// Counters of the emulator, as it printed them.
     pub emulator: serde_json::Value,
     /// A line for each run of a workload.
     pub runs: Vec<WorkloadRun>,
     /// A line for each file of each run.
     pub samples: Vec<FileSample>,
+}
+
+/// Nodes of a test.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TestNodes {
+    /// Letter of their mode: `T` or `A`.
+    pub mode: String,
+    /// Their forward error correction: `off` or `auto`.
+    pub fec: String,
 }
 
 /// One run of one workload.
@@ -154,6 +166,14 @@ impl CampaignResults {
             }
         }
         faults
+    }
+}
+
+impl TestNodes {
+    /// Description for people: `mode A, FEC auto`.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        format!("mode {}, FEC {}", self.mode, self.fec)
     }
 }
 

@@ -33,7 +33,7 @@ pub use lanes::DEFAULT_JOBS;
 pub use plan::{CacheState, CellMode, CellPlan, FecSetting, PlanProblem, PublishedEvaluation};
 #[cfg(test)]
 pub(crate) use results::tests::{outcome_of, sample_outcome};
-pub use results::{CampaignOutcome, CellDocumentTimes, CellResult, CellStatus};
+pub use results::{CampaignOutcome, CellResult, CellStatus};
 pub use runner::{RunOptions, run};
 pub use simulated::{SimulationOptions, run_simulation};
 pub use sizes::{CellSizes, LinkFigures, SeriesEstimate, expected_time};

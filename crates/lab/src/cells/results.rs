@@ -3,7 +3,7 @@
 //! Each cell's figure comes from one attempt of its series: the clean one, or the one with the
 //! least undesired traffic. The others stay in the journal and in the captures.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -15,7 +15,8 @@ use super::runner::is_clean;
 use super::simulated::is_simulated;
 use super::sizes::CellSizes;
 use crate::campaign::{
-    CampaignResults, CampaignSeeds, FORMAT_VERSION, FileSample, PassKind, TestResults, WorkloadRun,
+    CampaignResults, CampaignSeeds, FORMAT_VERSION, FileSample, PassKind, TestNodes, TestResults,
+    WorkloadRun,
 };
 use crate::report::published::{self, PublishedThroughput};
 use crate::report::statistics::{self, MedianEstimate};
@@ -67,19 +68,6 @@ pub struct CellResult {
     pub bytes: u64,
     /// Throughput of the real campaign beside a simulation, in kB/s.
     pub real_kb_s: Option<f64>,
-}
-
-/// Times of a document in one pass.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CellDocumentTimes {
-    /// The document.
-    pub file: String,
-    /// The pass.
-    pub pass: PassKind,
-    /// Time to open it, in seconds.
-    pub open_s: f64,
-    /// Time to save it, in seconds.
-    pub save_s: f64,
 }
 
 /// A campaign's results.
@@ -235,50 +223,29 @@ impl CampaignOutcome {
 
     /// Cells with file sets, as the demo has them: rows for each file in all passes; `None`
     /// without such cells.
+    ///
+    /// Each mode and FEC setting of the nodes is a test of its own, with the baseline of the same protocol and
+    /// link.
     #[must_use]
     pub fn file_results(&self) -> Option<CampaignResults> {
-        let mut tests: Vec<(String, TestResults)> = Vec::new();
+        let mut sets: Vec<FileSetCells<'_>> = Vec::new();
         for cell in &self.cells {
-            let Some(pass_kind) = pass_kind(&cell.cell) else {
+            let Some(pass) = pass_kind(&cell.cell) else {
                 continue;
             };
-            let link = cell.cell.settings.to_string();
-            let key = format!("{} {link}", cell.cell.protocol);
-            let place = tests
-                .iter()
-                .position(|(other, _)| *other == key)
-                .unwrap_or_else(|| {
-                    let empty = TestResults {
-                        link: cell.cell.settings.clone(),
-                        emulator: serde_json::Value::Null,
-                        runs: Vec::new(),
-                        samples: Vec::new(),
-                    };
-                    tests.push((key, empty));
-                    tests.len() - 1
-                });
-            let test = &mut tests[place].1;
-            for (index, pass) in cell.passes.iter().enumerate() {
-                let repeat = index as u32 + 1;
-                let workload = cell.cell.workload.name();
-                test.runs.push(WorkloadRun {
-                    pass: pass_kind,
-                    workload: workload.to_owned(),
-                    repeat,
-                    label: pass.label.clone(),
-                    cpu_busy: pass.cpu_busy,
-                    failure: pass.failure.clone(),
-                });
-                test.samples
-                    .extend(pass.files.iter().map(|file| FileSample {
-                        pass: pass_kind,
-                        workload: workload.to_owned(),
-                        repeat,
-                        measured: file.clone(),
-                    }));
+            let is_of = |set: &&mut FileSetCells<'_>| {
+                set.first.protocol == cell.cell.protocol && set.first.settings == cell.cell.settings
+            };
+            match sets.iter_mut().find(is_of) {
+                Some(set) => set.add(pass, cell),
+                None => {
+                    let mut set = FileSetCells::of(&cell.cell);
+                    set.add(pass, cell);
+                    sets.push(set);
+                }
             }
         }
-        let tests: Vec<TestResults> = tests.into_iter().map(|(_, test)| test).collect();
+        let tests: Vec<TestResults> = sets.iter().flat_map(FileSetCells::tests).collect();
         (!tests.is_empty()).then(|| CampaignResults {
             format_version: FORMAT_VERSION,
             title: self.plan.title.clone(),
@@ -295,38 +262,6 @@ impl CampaignOutcome {
             tests,
             notes: Vec::new(),
         })
-    }
-
-    /// Times of documents that were opened and saved: medians over the repeats.
-    #[must_use]
-    pub fn document_times(&self) -> Vec<CellDocumentTimes> {
-        let mut found = Vec::new();
-        for cell in &self.cells {
-            let Some(pass) = pass_kind(&cell.cell) else {
-                continue;
-            };
-            let files = || cell.passes.iter().flat_map(|pass| &pass.files);
-            let names: BTreeSet<&str> = files()
-                .filter(|file| file.open_s.is_some())
-                .map(|file| file.file.as_str())
-                .collect();
-            for name in names {
-                let own = || files().filter(|file| file.file == name);
-                let (Some(open_s), Some(save_s)) = (
-                    median(own().filter_map(|file| file.open_s)),
-                    median(own().filter_map(|file| file.save_s)),
-                ) else {
-                    continue;
-                };
-                found.push(CellDocumentTimes {
-                    file: name.to_owned(),
-                    pass,
-                    open_s,
-                    save_s,
-                });
-            }
-        }
-        found
     }
 
     /// Writes `samples.csv` and `passes.csv`, which scripts/recompute-rows.sh compares with what tshark finds
@@ -394,10 +329,95 @@ impl CampaignOutcome {
     }
 }
 
+/// Cells of a file set over one link.
+struct FileSetCells<'a> {
+    first: &'a PlannedCell,
+    baseline: Vec<(PassKind, &'a CellResult)>,
+    /// Cells with nodes, by mode and FEC.
+    with_nodes: Vec<(TestNodes, Vec<(PassKind, &'a CellResult)>)>,
+}
+
+impl<'a> FileSetCells<'a> {
+    const fn of(first: &'a PlannedCell) -> Self {
+        Self {
+            first,
+            baseline: Vec::new(),
+            with_nodes: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, pass: PassKind, result: &'a CellResult) {
+        let Some(fec) = result.cell.fec else {
+            self.baseline.push((pass, result));
+            return;
+        };
+        let nodes = TestNodes {
+            mode: result.cell.mode.letter().to_owned(),
+            fec: fec.name().to_owned(),
+        };
+        match self
+            .with_nodes
+            .iter_mut()
+            .find(|(other, _)| *other == nodes)
+        {
+            Some((_, cells)) => cells.push((pass, result)),
+            None => self.with_nodes.push((nodes, vec![(pass, result)])),
+        }
+    }
+
+    fn tests(&self) -> Vec<TestResults> {
+        let test = |nodes: Option<&TestNodes>, cells: &[(PassKind, &CellResult)]| {
+            let mut test = TestResults {
+                link: self.first.settings.clone(),
+                nodes: nodes.cloned(),
+                emulator: serde_json::Value::Null,
+                runs: Vec::new(),
+                samples: Vec::new(),
+            };
+            for (pass, cell) in self.baseline.iter().chain(cells) {
+                add_passes(&mut test, *pass, cell);
+            }
+            test
+        };
+        match self.with_nodes.is_empty() {
+            true => vec![test(None, &[])],
+            false => {
+                let variants = self.with_nodes.iter();
+                variants
+                    .map(|(nodes, cells)| test(Some(nodes), cells))
+                    .collect()
+            }
+        }
+    }
+}
+
+/// Adds what a cell's repeats measured to a test.
+fn add_passes(test: &mut TestResults, kind: PassKind, cell: &CellResult) {
+    let workload = cell.cell.workload.name();
+    for (index, pass) in cell.passes.iter().enumerate() {
+        let repeat = index as u32 + 1;
+        test.runs.push(WorkloadRun {
+            pass: kind,
+            workload: workload.to_owned(),
+            repeat,
+            label: pass.label.clone(),
+            cpu_busy: pass.cpu_busy,
+            failure: pass.failure.clone(),
+        });
+        let samples = pass.files.iter().map(|file| FileSample {
+            pass: kind,
+            workload: workload.to_owned(),
+            repeat,
+            measured: file.clone(),
+        });
+        test.samples.extend(samples);
+    }
+}
+
 /// Pass of the demo that a cell of a file set is.
 fn pass_kind(cell: &PlannedCell) -> Option<PassKind> {
     match (cell.cache, cell.mode) {
-        (CacheState::RandomOnce, _) | (_, CellMode::Transport | CellMode::Exchange) => None,
+        (CacheState::RandomOnce, _) | (_, CellMode::Exchange) => None,
         (CacheState::None, _) => Some(PassKind::Baseline),
         (CacheState::Cold, _) => Some(PassKind::Cold),
         (CacheState::Warm, _) => Some(PassKind::Warm),

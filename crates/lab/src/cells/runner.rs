@@ -678,6 +678,7 @@ fn host_limits(series: &CellSeries, attempt: &SeriesAttempt) -> Vec<String> {
     });
     TestResults {
         link: series.cells[0].settings.clone(),
+        nodes: None,
         emulator: attempt.emulator.clone(),
         runs: runs.collect(),
         samples: Vec::new(),

@@ -1,6 +1,7 @@
 //! Self-contained HTML report of a campaign: summary, tables beside the published ones, plots,
 //! method. It looks right on narrow screens and on paper.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use anyhow::Result;
@@ -9,14 +10,14 @@ use vocab::{Probability, format_duration};
 
 use super::campaign_table::SIMULATION;
 use super::lines::{PlotAxes, PlotLine, lines};
-use super::rows::{ResultRow, rows, sums};
+use super::published;
+use super::rows::{ResultRow, document_times, rows, sums};
 use super::statistics::{self, COVERAGE, ComparisonVerdict};
 use super::tables::{
     CellTable, CellVariant, baseline_of, is_ahead, is_published_ahead, own_figure,
     own_figure_or_failure, published_figure, tables,
 };
-use super::{TransferFigures, published};
-use crate::campaign::PassKind;
+use crate::campaign::{PassKind, TestNodes, TestResults};
 use crate::cells::{
     CalibratedQuantity, CampaignOutcome, CellResult, CellSizes, CellStatus, FecSetting,
     PublishedEvaluation,
@@ -69,7 +70,7 @@ pub fn campaign_html(outcome: &CampaignOutcome) -> Result<String> {
         outcome.took_s() / 60.0,
         match header.is_simulation {
             true => "virtual time",
-            false => "measurement",
+            false => "measurement, all series together",
         },
         match outcome.plan.repeats.get_ref() {
             1 => "each cell measured once".to_owned(),
@@ -545,6 +546,13 @@ fn write_plot(out: &mut String, table: &CellTable<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Row of a table of file sets: seconds in each pass.
+struct SecondsRow {
+    name: String,
+    own: BTreeMap<PassKind, f64>,
+    published: BTreeMap<PassKind, f64>,
+}
+
 /// Tables of cells that transfer file sets.
 fn write_files(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
     let Some(results) = outcome.file_results() else {
@@ -558,124 +566,165 @@ fn write_files(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
             if sum.workload == WorkloadKind::SmbOffice.name() {
                 continue;
             }
-            let own: Vec<&ResultRow> = rows
-                .iter()
-                .filter(|row| row.workload == sum.workload)
-                .collect();
             let beside = published
                 .iter()
                 .find(|test| is_published && test.workload == sum.workload);
+            let seconds = |row: &ResultRow| SecondsRow {
+                name: row.file.clone(),
+                own: row
+                    .figures
+                    .iter()
+                    .map(|(pass, figures)| (*pass, figures.elapsed_s))
+                    .collect(),
+                published: beside
+                    .and_then(|test| test.times.iter().find(|time| time.file == row.file))
+                    .map(|time| by_pass(time.baseline_s, time.cold_s, time.warm_s))
+                    .unwrap_or_default(),
+            };
+            let own = rows.iter().filter(|row| row.workload == sum.workload);
+            let own: Vec<SecondsRow> = own.map(seconds).collect();
             let title = beside.map_or(sum.workload.as_str(), |test| test.title);
-            write!(
-                out,
-                "<h2>{}</h2>\n<p>Link: <code>{}</code></p>\n<table><thead><tr><th>file</th>",
-                escape(title),
-                escape(&test.link.to_string())
-            )?;
-            for pass in PassKind::ALL {
-                write!(out, "<th>{} s</th>", pass.name())?;
-            }
-            if beside.is_some() {
-                *out += "<th>WAAS baseline s</th><th>WAAS cold s</th><th>WAAS warm s</th>\
-                         <th>baseline ÷ WAAS</th>";
-            } else {
-                *out += "<th>warm WAN bytes</th>";
-            }
-            *out += "</tr></thead><tbody>\n";
-            for (class, row) in
-                std::iter::once((" class=\"sum\"", &sum)).chain(own.iter().map(|row| ("", *row)))
+            write_seconds(out, title, test, &own)?;
+            let warm = sum.figures.get(&PassKind::Warm);
+            if let Some(share) = sum.share(PassKind::Warm, |figures| figures.wan_bytes)
+                && let Some(warm) = warm
             {
-                write!(out, "<tr{class}><td>{}</td>", escape(&row.file))?;
-                let seconds = |pass| row.figures.get(&pass).map(|each| each.elapsed_s);
-                for pass in PassKind::ALL {
-                    let text =
-                        seconds(pass).map_or("–".to_owned(), |value| format!("{value:.2}"));
-                    write!(out, "<td>{text}</td>")?;
-                }
-                match beside {
-                    Some(test) => {
-                        let time = test.times.iter().find(|time| time.file == row.file);
-                        match time {
-                            Some(time) => write!(
-                                out,
-                                "<td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
-                                time.baseline_s,
-                                time.cold_s,
-                                time.warm_s,
-                                seconds(PassKind::Baseline).map_or("–".to_owned(), |own| format!(
-                                    "{:.2}",
-                                    own / time.baseline_s
-                                ))
-                            )?,
-                            None => *out += "<td>–</td><td>–</td><td>–</td><td>–</td>",
-                        }
-                    }
-                    None => {
-                        let bytes = |figures: &TransferFigures| format!("{:.0}", figures.wan_bytes);
-                        let warm = row.figures.get(&PassKind::Warm);
-                        write!(out, "<td>{}</td>", warm.map_or("–".to_owned(), bytes))?;
-                    }
-                }
-                *out += "</tr>\n";
+                writeln!(
+                    out,
+                    "<p>Warm, all files together: {:.0} bytes over the WAN, {:.1} % of the baseline.</p>",
+                    warm.wan_bytes,
+                    share * 100.0
+                )?;
             }
-            *out += "</tbody></table>\n";
         }
+        write_office(out, is_published, test)?;
     }
-    write_office(out, outcome)
+    Ok(())
+}
+
+fn by_pass(baseline_s: f64, cold_s: f64, warm_s: f64) -> BTreeMap<PassKind, f64> {
+    [
+        (PassKind::Baseline, baseline_s),
+        (PassKind::Cold, cold_s),
+        (PassKind::Warm, warm_s),
+    ]
+    .into()
+}
+
+/// A table of seconds with the sums in its first row.
+fn write_seconds(
+    out: &mut String,
+    title: &str,
+    test: &TestResults,
+    rows: &[SecondsRow],
+) -> Result<()> {
+    let nodes = test.nodes.as_ref().map(TestNodes::describe);
+    writeln!(
+        out,
+        "<h2>{}</h2>\n<p>Link: <code>{}</code>{}</p>",
+        escape(title),
+        escape(&test.link.to_string()),
+        nodes.map_or(String::new(), |nodes| format!("; nodes: {nodes}"))
+    )?;
+    let has_published = rows.iter().any(|row| !row.published.is_empty());
+    if has_published {
+        *out += "<p>Each entry: our seconds, those of WAAS, and ours ÷ those of WAAS.</p>\n";
+    }
+    let passes: Vec<PassKind> = PassKind::ALL
+        .into_iter()
+        .filter(|pass| {
+            let mut rows = rows.iter();
+            rows.any(|row| row.own.contains_key(pass) || row.published.contains_key(pass))
+        })
+        .collect();
+    *out += "<table><thead><tr><th>file</th>";
+    for pass in &passes {
+        write!(out, "<th>{} s</th>", pass.name())?;
+    }
+    *out += "</tr></thead><tbody>\n";
+    let sum = SecondsRow {
+        name: format!("sum of {}", rows.len()),
+        own: column_sums(rows, |row| &row.own),
+        published: column_sums(rows, |row| &row.published),
+    };
+    for (class, row) in
+        std::iter::once((" class=\"sum\"", &sum)).chain(rows.iter().map(|row| ("", row)))
+    {
+        write!(out, "<tr{class}><td>{}</td>", escape(&row.name))?;
+        for pass in &passes {
+            let text = seconds_text(row.own.get(pass), row.published.get(pass));
+            write!(out, "<td>{text}</td>")?;
+        }
+        *out += "</tr>\n";
+    }
+    *out += "</tbody></table>\n";
+    Ok(())
+}
+
+/// Sums of the passes that every row has.
+fn column_sums(
+    rows: &[SecondsRow],
+    column: impl Fn(&SecondsRow) -> &BTreeMap<PassKind, f64>,
+) -> BTreeMap<PassKind, f64> {
+    let sum = |pass: PassKind| {
+        let values: Option<Vec<f64>> = rows
+            .iter()
+            .map(|row| column(row).get(&pass).copied())
+            .collect();
+        values
+            .filter(|values| !values.is_empty())
+            .map(|values| (pass, values.iter().sum()))
+    };
+    PassKind::ALL.into_iter().filter_map(sum).collect()
+}
+
+/// Our seconds, and behind them the published ones with the ratio; a narrow page breaks between them.
+fn seconds_text(own: Option<&f64>, published: Option<&f64>) -> String {
+    let text = own.map_or("–".to_owned(), |value| format!("{value:.2}"));
+    let Some(published) = published else {
+        return text;
+    };
+    let ratio = own.map_or("–".to_owned(), |own| format!("{:.2}", own / published));
+    format!(
+        "{text} <span class=\"quiet\">{published:.2}</span> <span class=\"quiet\">×{ratio}</span>"
+    )
 }
 
 /// Tables of documents that are opened and saved.
-fn write_office(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
-    let times = outcome.document_times();
+fn write_office(out: &mut String, is_published: bool, test: &TestResults) -> Result<()> {
+    let times = document_times(test);
     if times.is_empty() {
         return Ok(());
     }
-    let is_published = outcome.plan.published == Some(PublishedEvaluation::Waas3g);
-    let passes = [PassKind::Baseline, PassKind::Cold, PassKind::Warm];
-    for (part, title) in [(0, "Test 5, CIFS file open"), (1, "Test 6, CIFS file save")] {
-        write!(out, "<h2>{title}</h2>\n<table><thead><tr><th>file</th>")?;
-        for pass in passes {
-            write!(out, "<th>{} s</th>", pass.name())?;
-        }
-        if is_published {
-            for pass in passes {
-                write!(out, "<th>WAAS {} s</th>", pass.name())?;
-            }
-        }
-        *out += "</tr></thead><tbody>\n";
-        let mut sums = [0.0; 6];
-        let mut lines = String::new();
+    for (part, published_title, title) in [
+        (0, "Test 5, CIFS file open", "Documents opened"),
+        (1, "Test 6, CIFS file save", "Documents saved"),
+    ] {
+        let mut rows = Vec::new();
         for document in published::documents() {
-            let own = passes.map(|pass| {
-                let time = times
-                    .iter()
-                    .find(|time| time.file == document.file && time.pass == pass);
-                time.map(|time| [time.open_s, time.save_s][part])
-            });
-            if own.iter().all(Option::is_none) {
+            let own: BTreeMap<PassKind, f64> = PassKind::ALL
+                .into_iter()
+                .filter_map(|pass| {
+                    let time = times.get(&(document.file.clone(), pass))?;
+                    Some((pass, [time.open_s, time.save_s][part]))
+                })
+                .collect();
+            if own.is_empty() {
                 continue;
             }
-            write!(lines, "<tr><td>{}</td>", escape(&document.file))?;
             let of_report = [document.baseline_s, document.cold_s, document.warm_s];
-            let theirs = of_report.map(|times| Some(times[part]));
-            let shown = match is_published {
-                true => own.into_iter().chain(theirs).collect::<Vec<_>>(),
-                false => own.to_vec(),
-            };
-            for (value, sum) in shown.into_iter().zip(&mut sums) {
-                *sum += value.unwrap_or(0.0);
-                let text = value.map_or("–".to_owned(), |value| format!("{value:.2}"));
-                write!(lines, "<td>{text}</td>")?;
-            }
-            lines += "</tr>\n";
+            let [baseline_s, cold_s, warm_s] = of_report.map(|times| times[part]);
+            rows.push(SecondsRow {
+                name: document.file,
+                own,
+                published: match is_published {
+                    true => by_pass(baseline_s, cold_s, warm_s),
+                    false => BTreeMap::new(),
+                },
+            });
         }
-        *out += "<tr class=\"sum\"><td>sum</td>";
-        for sum in &sums[..if is_published { 6 } else { 3 }] {
-            write!(out, "<td>{sum:.1}</td>")?;
-        }
-        *out += "</tr>\n";
-        *out += &lines;
-        *out += "</tbody></table>\n";
+        let title = if is_published { published_title } else { title };
+        write_seconds(out, title, test, &rows)?;
     }
     *out += "<p>A document is opened with a lock, its first piece, its end and the rest in READs of \
              8 KiB, and saved by way of a temporary file in WRITEs of 8 KiB, FLUSH, CLOSE and a \
@@ -898,6 +947,107 @@ mod tests {
             Some(doubled(cell) + f64::from(cell.repeat) * f64::from(cell.repeat) * 4.0)
         });
         assert!(!noisy.contains(EVERY) && noisy.contains("no difference is shown"));
+    }
+
+    /// Plan with documents and files of the published set over one link or two.
+    fn file_plan(links: &str, published: &str) -> String {
+        format!(
+            "title = 'x'\n{published}\n[[link]]\nname = 'a'\nsettings = 'rate=1Mbit'\n[[link]]\n\
+             name = 'b'\nsettings = 'rate=2Mbit'\n[[group]]\nprotocol = 'CIFS-office'\n\
+             workload = 'smb-office'\nlinks = [{links}]\nmodes = ['baseline', 'application']\n\
+             caches = ['cold', 'warm']\n[[group]]\nprotocol = 'HTTP'\nworkload = 'http-download'\n\
+             links = ['a']\nmodes = ['baseline', 'transport', 'application']\nfec = ['off', 'auto']\n\
+             caches = ['cold', 'warm']\n"
+        )
+    }
+
+    /// Outcome of the plan: documents take 10 s to open and 20 s to save over the first link, and ten times
+    /// that over the second one. In the warm pass one document is missing.
+    fn file_outcome(links: &str, published: &str) -> CampaignOutcome {
+        let mut outcome = outcome_of(&file_plan(links, published), |_| Some(100.0));
+        let attempts = outcome.journal.attempts.iter_mut();
+        for pass in attempts.flat_map(|attempt| &mut attempt.passes) {
+            let Some(file) = pass.files.pop() else {
+                continue;
+            };
+            let factor = if pass.cell.contains("/b/") { 10.0 } else { 1.0 };
+            let is_office = pass.cell.starts_with("CIFS-office");
+            for name in ["50K.doc", "100K.doc"] {
+                let mut file = file.clone();
+                file.file = name.to_owned();
+                if is_office {
+                    (file.open_s, file.save_s) = (Some(10.0 * factor), Some(20.0 * factor));
+                }
+                pass.files.push(file);
+            }
+            if is_office && pass.cell.contains("/warm") {
+                pass.files.pop();
+            }
+        }
+        CampaignOutcome::of(outcome.journal).unwrap()
+    }
+
+    #[test]
+    fn sum_of_documents_needs_all_of_them() {
+        let page = campaign_html(&file_outcome("'a'", "")).unwrap();
+        let row = "<tr class=\"sum\"><td>sum of 2</td><td>20.00</td><td>20.00</td><td>–</td></tr>";
+        assert!(page.contains(row), "{page}");
+        assert!(!page.contains("WAAS"));
+        let page = campaign_html(&file_outcome("'a'", "published = 'waas-3g'")).unwrap();
+        assert!(page.contains("Test 5, CIFS file open"));
+        // The published seconds to open both documents are 9.905 and 9.484.
+        assert!(page.contains(
+            "20.00 <span class=\"quiet\">19.39</span> <span class=\"quiet\">×1.03</span>"
+        ));
+    }
+
+    #[test]
+    fn documents_of_different_links_are_apart() {
+        let document = campaign_json(&file_outcome("'a', 'b'", ""));
+        let rows = document["rows"].as_array().unwrap();
+        let of = |file: &str| {
+            let is_own =
+                |row: &&serde_json::Value| row["workload"] == "smb-office" && row["file"] == file;
+            rows.iter().filter(is_own).collect::<Vec<_>>()
+        };
+        let documents = of("50K.doc");
+        assert_eq!(documents.len(), 2);
+        for (row, open_s) in documents.into_iter().zip([10.0, 100.0]) {
+            assert_eq!(row["open_s"]["baseline"], open_s);
+            assert_eq!(row["baseline_open_s"], open_s);
+            assert_eq!(row["save_s"]["cold"], 2.0 * open_s);
+            assert!(row.get("published_baseline_open_s").is_none());
+        }
+        assert!(of("100K.doc")[0]["open_s"]["warm"].is_null());
+        let document = campaign_json(&file_outcome("'a'", "published = 'waas-3g'"));
+        let rows = document["rows"].as_array().unwrap();
+        assert!(rows.iter().all(|row| row.get("open_s").is_some()));
+        let row = rows.iter().find(|row| row["workload"] == "smb-office");
+        assert_eq!(row.unwrap()["published_baseline_open_s"], 9.905);
+    }
+
+    #[test]
+    fn modes_and_fec_settings_of_file_sets_are_apart() {
+        let outcome = file_outcome("'a'", "");
+        let document = campaign_json(&outcome);
+        let rows = document["rows"].as_array().unwrap();
+        let own = rows.iter().filter(|row| row["workload"] == "http-download");
+        let found: Vec<(&str, &str)> = own
+            .filter(|row| row["file"] == "50K.doc")
+            .map(|row| {
+                assert!(
+                    row["baseline_s"].is_f64() && row["warm_s"].is_f64(),
+                    "{row}"
+                );
+                (row["mode"].as_str().unwrap(), row["fec"].as_str().unwrap())
+            })
+            .collect();
+        assert_eq!(
+            found,
+            [("T", "off"), ("T", "auto"), ("A", "off"), ("A", "auto")]
+        );
+        let page = campaign_html(&outcome).unwrap();
+        assert!(page.contains("nodes: mode T, FEC auto"));
     }
 
     #[test]

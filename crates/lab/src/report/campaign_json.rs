@@ -34,8 +34,9 @@ pub fn campaign_json(outcome: &CampaignOutcome) -> Value {
     let mut rows = rows.map_or_else(|| json!([]), |document| document["rows"].clone());
     if outcome.plan.published == Some(PublishedEvaluation::Waas3g) {
         add_published(&mut rows);
+        add_published_documents(&mut rows);
     }
-    add_documents(&mut rows, outcome);
+    add_missing_keys(&mut rows);
     let header = &outcome.journal.header;
     // A simulation is the same on every day and on every machine.
     let is_real = !header.is_simulation;
@@ -79,21 +80,16 @@ fn add_published(rows: &mut Value) {
     }
 }
 
-/// Adds the times to open and to save to rows of documents.
-fn add_documents(rows: &mut Value, outcome: &CampaignOutcome) {
+/// Adds the published seconds to open and to save to rows of documents.
+fn add_published_documents(rows: &mut Value) {
     let published = published::documents();
-    let times = outcome.document_times();
     for row in rows.as_array_mut().into_iter().flatten() {
         if row["workload"] != WorkloadKind::SmbOffice.name() {
             continue;
         }
-        let file = row["file"].clone();
-        for time in times.iter().filter(|time| file == *time.file) {
-            let pass = time.pass.name();
-            row[format!("{pass}_open_s")] = json!(time.open_s);
-            row[format!("{pass}_save_s")] = json!(time.save_s);
-        }
-        let document = published.iter().find(|document| file == *document.file);
+        let document = published
+            .iter()
+            .find(|document| row["file"] == *document.file);
         let Some(document) = document else {
             continue;
         };
@@ -104,6 +100,17 @@ fn add_documents(rows: &mut Value, outcome: &CampaignOutcome) {
         ] {
             row[format!("published_{pass}_open_s")] = json!(open_s);
             row[format!("published_{pass}_save_s")] = json!(save_s);
+        }
+    }
+}
+
+/// Adds the keys of documents to rows of other files.
+fn add_missing_keys(rows: &mut Value) {
+    for row in rows.as_array_mut().into_iter().flatten() {
+        for key in ["open_s", "save_s"] {
+            if row.get(key).is_none() {
+                row[key] = Value::Null;
+            }
         }
     }
 }

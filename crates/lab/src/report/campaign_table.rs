@@ -30,11 +30,19 @@ pub fn campaign_table(outcome: &CampaignOutcome) -> String {
         }
         let _ = writeln!(out, "{}", "-".repeat(WIDTH));
     }
+    let mut faults = outcome.faults();
     if let Some(files) = outcome.file_results() {
-        out += &super::table(&files);
+        out += &super::table::tests(&files);
+        faults.extend(files.faults());
+        // Tests of several modes share the baseline's.
+        faults.sort();
+        faults.dedup();
+        if faults.is_empty() {
+            out += "Every file arrived identical.\n";
+        }
     }
     write_deviations(&mut out, outcome);
-    for fault in outcome.faults() {
+    for fault in faults {
         write_wrapped(&mut out, &format!("NOT IDENTICAL: {fault}"));
     }
     out

@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 use vocab::{Bitrate, ByteCount, Probability, format_duration};
 
-use super::rows::rows;
+use super::rows::{DocumentTimes, document_times, rows};
 use crate::campaign::{CampaignResults, LabLink, PassKind};
 use emulator::link::settings::SettingDirection;
 
@@ -16,6 +16,7 @@ use emulator::link::settings::SettingDirection;
 pub fn json(results: &CampaignResults) -> Value {
     let mut lines = Vec::new();
     for test in &results.tests {
+        let documents = document_times(test);
         for row in rows(test) {
             let mut line = Map::new();
             line.insert("workload".to_owned(), json!(row.workload));
@@ -26,6 +27,22 @@ pub fn json(results: &CampaignResults) -> Value {
                     let value = row.figures.get(&pass).map(figure);
                     line.insert(format!("{}_{suffix}", pass.name()), json!(value));
                 }
+            }
+            let times = |pass| documents.get(&(row.file.clone(), pass));
+            if PassKind::ALL.into_iter().any(|pass| times(pass).is_some()) {
+                for (name, seconds) in DOCUMENT_TIMES {
+                    let mut all = Map::new();
+                    for pass in PassKind::ALL {
+                        let value = json!(times(pass).map(seconds));
+                        line.insert(format!("{}_{name}", pass.name()), value.clone());
+                        all.insert(pass.name().to_owned(), value);
+                    }
+                    line.insert(name.to_owned(), Value::Object(all));
+                }
+            }
+            if let Some(nodes) = &test.nodes {
+                line.insert("mode".to_owned(), json!(nodes.mode));
+                line.insert("fec".to_owned(), json!(nodes.fec));
             }
             if results.tests.len() > 1 {
                 line.insert("link".to_owned(), link_json(&test.link));
@@ -46,6 +63,14 @@ pub fn json(results: &CampaignResults) -> Value {
         "faults": results.faults(),
     })
 }
+
+type SecondsGetter = fn(&DocumentTimes) -> f64;
+
+/// Keys of the times of documents.
+const DOCUMENT_TIMES: [(&str, SecondsGetter); 2] = [
+    ("open_s", |times| times.open_s),
+    ("save_s", |times| times.save_s),
+];
 
 type FigureGetter = fn(&super::rows::TransferFigures) -> Value;
 

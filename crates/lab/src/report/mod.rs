@@ -21,5 +21,5 @@ pub use campaign_json::campaign_json;
 pub use campaign_table::campaign_table;
 pub use html::html;
 pub use json::json;
-pub use rows::{ResultRow, TransferFigures, rows, sums};
+pub use rows::{DocumentTimes, ResultRow, TransferFigures, document_times, rows, sums};
 pub use table::table;

@@ -16,6 +16,15 @@ pub struct TransferFigures {
     pub wan_bytes: f64,
 }
 
+/// Times of a document in one pass, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DocumentTimes {
+    /// Time to open it.
+    pub open_s: f64,
+    /// Time to save it.
+    pub save_s: f64,
+}
+
 /// One line of the result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResultRow {
@@ -81,6 +90,24 @@ pub fn rows(test: &TestResults) -> Vec<ResultRow> {
             }
         })
         .collect()
+}
+
+/// Times to open and to save the documents of a test, by file and pass: medians over the repeats.
+#[must_use]
+pub fn document_times(test: &TestResults) -> BTreeMap<(String, PassKind), DocumentTimes> {
+    let mut samples: BTreeMap<(String, PassKind), Vec<[f64; 2]>> = BTreeMap::new();
+    for sample in &test.samples {
+        if let (Some(open_s), Some(save_s)) = (sample.measured.open_s, sample.measured.save_s) {
+            let key = (sample.measured.file.clone(), sample.pass);
+            samples.entry(key).or_default().push([open_s, save_s]);
+        }
+    }
+    let median_of = |times: &[[f64; 2]], part: usize| median(times.iter().map(|each| each[part]));
+    let times = samples.into_iter().filter_map(|(key, times)| {
+        let (open_s, save_s) = (median_of(&times, 0)?, median_of(&times, 1)?);
+        Some((key, DocumentTimes { open_s, save_s }))
+    });
+    times.collect()
 }
 
 /// One line per workload: the sums over its files.
@@ -161,6 +188,7 @@ pub(super) mod tests {
         }
         TestResults {
             link: LabLink::default(),
+            nodes: None,
             emulator: serde_json::Value::Null,
             runs,
             samples,

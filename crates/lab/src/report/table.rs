@@ -9,10 +9,7 @@ use host::terminal::{WIDTH, write_wrapped};
 /// The whole result as text of at most 80 columns.
 #[must_use]
 pub fn table(results: &CampaignResults) -> String {
-    let mut out = String::new();
-    for test in &results.tests {
-        write_test(&mut out, test);
-    }
+    let mut out = tests(results);
     for note in &results.notes {
         write_wrapped(&mut out, note);
     }
@@ -27,9 +24,22 @@ pub fn table(results: &CampaignResults) -> String {
     out
 }
 
+/// Rows and sums of all tests.
+pub(super) fn tests(results: &CampaignResults) -> String {
+    let mut out = String::new();
+    for test in &results.tests {
+        write_test(&mut out, test);
+    }
+    out
+}
+
 fn write_test(out: &mut String, test: &TestResults) {
     let rows = rows(test);
-    let _ = writeln!(out, "Link: {}\n", test.link);
+    let _ = writeln!(out, "Link: {}", test.link);
+    if let Some(nodes) = &test.nodes {
+        let _ = writeln!(out, "Nodes: {}", nodes.describe());
+    }
+    let _ = writeln!(out);
     let _ = writeln!(
         out,
         "{:14} {:>6} {:^32} {:>24}",
