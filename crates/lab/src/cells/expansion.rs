@@ -128,6 +128,14 @@ impl PlannedCell {
         format!("{}#{}", self.name(), self.repeat)
     }
 
+    /// Tells whether a cell of another plan measures the same: only contents and chance differ.
+    pub(super) fn measures_the_same(&self, other: &Self) -> bool {
+        self.name() == other.name()
+            && self.workload == other.workload
+            && self.settings == other.settings
+            && self.load == other.load
+    }
+
     fn stem(&self) -> String {
         let delay = format_duration(self.figures.one_way_delay);
         let loss = Probability::from_fraction(self.figures.loss).unwrap_or_default();

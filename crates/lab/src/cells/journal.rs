@@ -41,6 +41,9 @@ pub struct CampaignHeader {
     pub plan: String,
     /// Span of a cell in seconds; `None` for whole documents.
     pub span_s: Option<f64>,
+    /// True if the campaign is a short one.
+    #[serde(default)]
+    pub is_short: bool,
     /// Start time, RFC 3339.
     pub started: String,
     /// The machine and its programs at the start.
@@ -273,10 +276,8 @@ impl CampaignHeader {
         Self {
             format_version: FORMAT_VERSION,
             plan: plan.to_owned(),
-            span_s: match sizes {
-                CellSizes::Document => None,
-                CellSizes::Span(span) => Some(span.as_secs_f64()),
-            },
+            span_s: sizes.span_s(),
+            is_short: sizes == CellSizes::Short,
             started: now(),
             machine,
             certificate,
@@ -296,6 +297,9 @@ impl CampaignHeader {
     /// Sizes of the campaign's cells.
     #[must_use]
     pub fn sizes(&self) -> CellSizes {
+        if self.is_short {
+            return CellSizes::Short;
+        }
         self.span_s
             .and_then(|span| std::time::Duration::try_from_secs_f64(span).ok())
             .map_or(CellSizes::Document, CellSizes::Span)
@@ -371,7 +375,7 @@ impl CampaignJournal {
         match lines.header {
             Some(found) => {
                 let is_same = found.plan == header.plan
-                    && found.span_s == header.span_s
+                    && found.sizes() == header.sizes()
                     && found.is_simulation == header.is_simulation;
                 ensure!(
                     is_same,

@@ -111,6 +111,30 @@ pub(super) fn group<'a>(left: &[&'a CellSeries], jobs: usize) -> Vec<LaneGroup<'
     groups.into_iter().map(group).collect()
 }
 
+impl LaneGroup<'_> {
+    /// Time that the group is expected to take: each lane takes the next series when it is free, and lanes with
+    /// rounds wait for the longest series of a round.
+    pub(super) fn expected_time(&self, plan: &CellPlan, sizes: CellSizes) -> Duration {
+        let estimates = self.series.iter();
+        let estimates = estimates.map(|series| SeriesEstimate::of(plan, series, sizes));
+        let estimates: Vec<SeriesEstimate> = estimates.collect();
+        if self.has_rounds {
+            let rounds = estimates.chunks(self.jobs).map(|round| {
+                let alone: Duration = round.iter().map(|each| each.alone).sum();
+                let beside = round.iter().map(|each| each.beside).max();
+                alone.saturating_add(beside.unwrap_or_default())
+            });
+            return rounds.fold(Duration::ZERO, Duration::saturating_add);
+        }
+        let mut lanes = vec![Duration::ZERO; self.jobs.max(1)];
+        for estimate in estimates {
+            lanes.sort_unstable();
+            lanes[0] = lanes[0].saturating_add(estimate.total());
+        }
+        lanes.into_iter().max().unwrap_or_default()
+    }
+}
+
 /// Part of a campaign's time that a series is expected to take.
 pub(super) fn expected_share(
     plan: &CellPlan,

@@ -33,7 +33,7 @@ pub(super) fn contents(plan: &CellPlan, sizes: CellSizes, cell: &PlannedCell) ->
             let bytes = sizes.bytes(cell);
             return Ok(FileSet::random(cell.seed, DOCUMENT_FILE, bytes));
         }
-        CellLoad::Files(names) => names,
+        CellLoad::Files(_) => &sizes.files(cell),
     };
     // All cells of a repeat transfer the same files, so that they can be compared.
     let seed = expansion::seed_of(plan.seed, &format!("files {}", cell.repeat));

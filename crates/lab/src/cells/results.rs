@@ -196,13 +196,20 @@ impl CampaignOutcome {
         median(deviations.map(f64::abs))
     }
 
-    /// The figures of this campaign for comparison with a simulation whose cells have these sizes.
+    /// The figures of this campaign for comparison with a simulation of a plan with these sizes. Cells that
+    /// differ in the plans are left out.
     #[must_use]
-    pub fn real_figures(&self, sizes: CellSizes) -> RealFigures {
+    pub fn real_figures(&self, plan: &CellPlan, sizes: CellSizes) -> RealFigures {
         let own_sizes = self.journal.header.sizes();
-        let cells = self.cells.iter().filter(|cell| {
-            cell.status == CellStatus::Measured
-                && sizes.bytes(&cell.cell) == own_sizes.bytes(&cell.cell)
+        let same_warm_up = self.plan.warm_up.get_ref() == plan.warm_up.get_ref();
+        let others = expansion::expand(plan);
+        let cells = self.cells.iter().filter(|result| {
+            let cell = &result.cell;
+            result.status == CellStatus::Measured
+                && sizes.bytes(cell) == own_sizes.bytes(cell)
+                && sizes.files(cell) == own_sizes.files(cell)
+                && (same_warm_up || !cell.mode.has_nodes())
+                && others.iter().any(|other| other.measures_the_same(cell))
         });
         let throughputs =
             cells.filter_map(|cell| Some((cell.cell.name(), cell.throughput?.median)));
@@ -509,7 +516,8 @@ impl CellResult {
             repeated_for_foreign_traffic: false,
             host_limits: Vec::new(),
             failures: Vec::new(),
-            is_shortened: bytes < CellSizes::Document.bytes(cell),
+            is_shortened: bytes < CellSizes::Document.bytes(cell)
+                || journal.header.sizes().files(cell) != CellSizes::Document.files(cell),
             bytes,
             cell: cell.clone(),
         }

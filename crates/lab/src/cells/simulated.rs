@@ -11,12 +11,12 @@
 //! No machine takes part: nothing is calibrated, and no processor limits a cell.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use capture::{CapturedPacket, TransportHeader};
 use host::kernel;
@@ -28,10 +28,10 @@ use simulation::{
 use vocab::Time;
 
 use super::expansion::{self, CellSelection, CellSeries, PlannedCell};
-use super::journal::{CampaignHeader, CampaignJournal, SeriesAttempt};
+use super::journal::{CampaignHeader, CampaignJournal, RealFigures, SeriesAttempt};
 use super::pass::{self, FinishedCell, contents};
 use super::plan::{CellMode, CellPlan, FecSetting};
-use super::results::CampaignOutcome;
+use super::results::{CampaignOutcome, CellStatus};
 use super::runner::summary;
 use super::sizes::{CellSizes, SeriesEstimate};
 use crate::recording::{MarkerEdge, WorkloadMarker};
@@ -78,6 +78,11 @@ pub fn run_simulation(
         .into_iter()
         .filter(|series| is_simulated(&series.cells[0]))
         .collect();
+    // Before the simulation, which takes time.
+    let real = match &options.real {
+        Some(directory) => Some(real_figures(plan, options.sizes, directory, progress)?),
+        None => None,
+    };
     let header = CampaignHeader::of_simulation(text, options.sizes);
     let mut journal = CampaignJournal::open(&options.directory, &header)?;
     let mut left: Vec<CellSeries> = series
@@ -89,12 +94,43 @@ pub fn run_simulation(
         std::cmp::Reverse(SeriesEstimate::of(plan, series, options.sizes).total())
     });
     simulate_all(plan, left, options, progress, &mut journal)?;
-    if let Some(directory) = &options.real {
-        let real = CampaignOutcome::read(directory)
-            .with_context(|| format!("reading the real campaign in {}", directory.display()))?;
-        journal.add_real(real.real_figures(options.sizes))?;
+    if let Some(real) = real {
+        journal.add_real(real)?;
     }
     Ok(journal)
+}
+
+/// Figures of the real campaign in a directory.
+///
+/// # Errors
+/// Fails when it contains no campaign, a simulation, or no measured cell of this plan.
+fn real_figures(
+    plan: &CellPlan,
+    sizes: CellSizes,
+    directory: &Path,
+    progress: &dyn ProgressReporter,
+) -> Result<RealFigures> {
+    let place = directory.display();
+    let real = CampaignOutcome::read(directory)
+        .with_context(|| format!("reading the real campaign in {place}"))?;
+    ensure!(
+        !real.journal.header.is_simulation,
+        "{place} contains a simulation; name the directory of a real campaign with --real"
+    );
+    let figures = real.real_figures(plan, sizes);
+    ensure!(
+        !figures.throughputs_kb_s.is_empty(),
+        "the campaign in {place} has measured no cell of this plan with these sizes; name the directory of \
+         another one with --real"
+    );
+    let left = real.count(CellStatus::Measured) - figures.throughputs_kb_s.len();
+    if left > 0 {
+        progress.note(&format!(
+            "{left} cells of the real campaign in {place} are not compared: they are not in this plan, or \
+             differ from it in the link, the workload, the warm-up or the size"
+        ));
+    }
+    Ok(figures)
 }
 
 /// Tells whether the simulation has a script for a cell.
@@ -342,11 +378,10 @@ fn captured(packet: TappedPacket) -> CapturedPacket {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample_outcome;
+    use super::super::{outcome_of, sample_outcome};
     use super::*;
     use crate::report;
     use host::progress::SilentProgress;
-    use std::path::Path;
 
     const PLAN: &str = r#"
         title = "small"
@@ -422,6 +457,36 @@ mod tests {
         };
         let error = run_simulation(&plan, PLAN, &options, &SilentProgress).unwrap_err();
         assert!(error.to_string().contains("`htpp`"), "{error:#}");
+    }
+
+    #[test]
+    fn only_a_real_campaign_of_the_same_cells_is_compared() {
+        let plan = CellPlan::parse(PLAN).unwrap();
+        let sizes = CellSizes::of(&plan, false, false);
+        let figures = |text: &str, is_simulation: bool| {
+            let directory = tempfile::tempdir().unwrap();
+            let outcome = outcome_of(text, |_| Some(100.0));
+            let mut header = outcome.journal.header.clone();
+            header.is_simulation = is_simulation;
+            let mut journal = CampaignJournal::open(directory.path(), &header).unwrap();
+            for attempt in outcome.journal.attempts {
+                journal.add(attempt).unwrap();
+            }
+            real_figures(&plan, sizes, directory.path(), &SilentProgress)
+                .map(|figures| figures.throughputs_kb_s.len())
+        };
+        assert_eq!(figures(PLAN, false).unwrap(), 10);
+        let error = figures(PLAN, true).unwrap_err();
+        assert!(error.to_string().contains("a simulation"), "{error:#}");
+        // Baselines have no warm-up.
+        let other = PLAN.replace("warm_up = \"1s\"", "warm_up = \"2s\"");
+        assert_eq!(figures(&other, false).unwrap(), 4);
+        let other = PLAN.replace("rate=2Mbit", "rate=3Mbit");
+        let error = figures(&other, false).unwrap_err();
+        assert!(
+            error.to_string().contains("no cell of this plan"),
+            "{error:#}"
+        );
     }
 
     #[test]

@@ -822,6 +822,11 @@ fn write_method(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
     line("seed", &outcome.plan.seed.to_string())?;
     let sizes = match header.sizes() {
         CellSizes::Document => "documents whole".to_owned(),
+        CellSizes::Short => {
+            "a short campaign: of documents what the expected rate moves in 5 s and in 20 round \
+             trips, of file sets the smallest files that the baseline moves in about 20 s"
+                .to_owned()
+        }
         CellSizes::Span(span) => format!(
             "documents, or what the expected rate moves in {} if that is less, but never less than \
              in 5 s and in 20 round trips",
