@@ -6,8 +6,8 @@
 //! | delay | datagrams that the server returns; half of the median round trip |
 //! | loss | 10,000 datagrams from client to server; the share that does not arrive |
 //!
-//! No node runs. The first row of each quantity is the emulator without any setting: what the
-//! machine itself adds.
+//! No node runs. The first rows are the path without an emulator, and the first further row of each quantity is
+//! the emulator without any setting (table 20): what the machine and the emulator themselves add.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -60,8 +60,11 @@ pub enum CalibratedQuantity {
 pub struct CalibrationRow {
     /// Quantity.
     pub quantity: CalibratedQuantity,
-    /// Setting: bit/s, milliseconds or a share; `None` for the emulator without any setting.
+    /// Setting: bit/s, milliseconds or a share; `None` for the emulator without any setting, and without one.
     pub configured: Option<f64>,
+    /// True if no emulator ran: packets are routed from one side to the other.
+    #[serde(default)]
+    pub is_without_emulator: bool,
     /// Measurement in the same unit; for a bandwidth the payload.
     pub measured: f64,
     /// Measurement that a perfect link gives, in the same unit.
@@ -75,6 +78,11 @@ pub struct LinkCalibration {
     pub started: String,
     /// Rows in the order of the tables.
     pub rows: Vec<CalibrationRow>,
+}
+
+impl CalibratedQuantity {
+    /// All, in the published order.
+    pub(super) const ALL: [Self; 3] = [Self::Bandwidth, Self::Delay, Self::Loss];
 }
 
 /// Settings of the calibration, in the published order.
@@ -93,6 +101,9 @@ pub(super) fn settings() -> Vec<(CalibratedQuantity, Option<f64>)> {
     }
     all
 }
+
+/// Name of the captures of the bandwidth without an emulator.
+pub(super) const DIRECT_CAPTURE: &str = "calibration-no-emulator";
 
 /// Name of the captures of a bandwidth.
 pub(super) fn capture_name(configured: Option<f64>) -> String {
@@ -118,7 +129,9 @@ pub(super) fn expected_time() -> Duration {
             LOSS_INTERVAL * (LOSS_DATAGRAMS / LOSS_BURST) as u32 + ANSWER_LIMIT
         }
     };
-    settings().into_iter().map(|each| SETUP + of(each)).sum()
+    let direct = CalibratedQuantity::ALL.map(|quantity| (quantity, None));
+    let all = direct.into_iter().chain(settings());
+    all.map(|each| SETUP + of(each)).sum()
 }
 
 /// Arguments of the emulator for a setting.

@@ -33,7 +33,7 @@ use crate::nodes::{ExtraConfiguration, LabNodes};
 use crate::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
 use crate::recording::{self, MarkerEdge, MarkerPath, PacketRecorder};
 use crate::servers::{HTTP_PORT, ServerKind, SiteServers};
-use crate::topology::{LabSite, LabTopology};
+use crate::topology::{LabSite, LabTopology, TUN_NEAR};
 use crate::workload::{
     FileSet, MailClientSettings, TransferDirection, WorkloadEnvironment, WorkloadKind,
     WorkloadOutcome,
@@ -330,50 +330,89 @@ impl<'a> CampaignLane<'a> {
         })
     }
 
-    /// Measures the emulated link at the settings of the published appendix.
+    /// Measures the path without an emulator, and the emulated link at the settings of the published appendix.
     fn calibrate(&mut self) -> Result<LinkCalibration> {
         let started = now();
         let mut rows = Vec::new();
+        self.topology
+            .lead_past_emulator(LabSite::Near, LabSite::Far)?;
+        for quantity in CalibratedQuantity::ALL {
+            let near = LabSite::Near.node();
+            match self.measure_row(quantity, None, near, calibration::DIRECT_CAPTURE) {
+                Ok(row) => rows.push(CalibrationRow {
+                    is_without_emulator: true,
+                    ..row
+                }),
+                Err(error) if kernel::interrupted() => return Err(error),
+                // The path may be faster than a capture can follow.
+                Err(error) => self
+                    .progress
+                    .note(&format!("not calibrated without emulator: {error:#}")),
+            }
+        }
+        self.topology
+            .lead_to_emulator(LabSite::Near, LabSite::Far)?;
         for (quantity, configured) in calibration::settings() {
-            wait::not_interrupted()?;
             let arguments = calibration::arguments(quantity, configured, self.plan.seed);
             let mut emulator = self
                 .topology
                 .start_emulator(self.run, &self.logs, &arguments)?;
-            let (measured, expected) = match quantity {
-                CalibratedQuantity::Bandwidth => (
-                    self.measure_bandwidth(configured)?,
-                    configured.map(|rate| rate * calibration::PAYLOAD_SHARE),
-                ),
-                CalibratedQuantity::Delay => {
-                    let delay = Duration::from_secs_f64(configured.unwrap_or(0.0) / 1e3);
-                    let measured = calibration::measure_delay(&self.topology, delay)?;
-                    (measured, configured)
-                }
-                CalibratedQuantity::Loss => {
-                    (calibration::measure_loss(&self.topology)?, configured)
-                }
-            };
+            let name = calibration::capture_name(configured);
+            rows.push(self.measure_row(quantity, configured, TUN_NEAR, &name)?);
             emulator.stop(ProcessSignal::Terminate)?;
-            rows.push(CalibrationRow {
-                quantity,
-                configured,
-                measured,
-                expected,
-            });
         }
         Ok(LinkCalibration { started, rows })
     }
 
+    /// Measures a quantity of the path; captures in the WAN's namespace are taken at this device.
+    fn measure_row(
+        &mut self,
+        quantity: CalibratedQuantity,
+        configured: Option<f64>,
+        wan_device: &str,
+        name: &str,
+    ) -> Result<CalibrationRow> {
+        wait::not_interrupted()?;
+        let (measured, expected) = match quantity {
+            CalibratedQuantity::Bandwidth => (
+                self.measure_bandwidth(configured, wan_device, name)?,
+                configured.map(|rate| rate * calibration::PAYLOAD_SHARE),
+            ),
+            CalibratedQuantity::Delay => {
+                let delay = Duration::from_secs_f64(configured.unwrap_or(0.0) / 1e3);
+                let measured = calibration::measure_delay(&self.topology, delay)?;
+                (measured, configured)
+            }
+            CalibratedQuantity::Loss => (calibration::measure_loss(&self.topology)?, configured),
+        };
+        Ok(CalibrationRow {
+            quantity,
+            configured,
+            is_without_emulator: false,
+            measured,
+            expected,
+        })
+    }
+
     /// Payload of a download in bit/s, from a capture.
-    fn measure_bandwidth(&mut self, configured: Option<f64>) -> Result<f64> {
+    fn measure_bandwidth(
+        &mut self,
+        configured: Option<f64>,
+        wan_device: &str,
+        name: &str,
+    ) -> Result<f64> {
         let rate = configured.unwrap_or(UNLIMITED_BIT_S);
         let bytes = rate / 8.0 * calibration::BANDWIDTH_SPAN.as_secs_f64();
         let files = FileSet::random(self.plan.seed, DOCUMENT_FILE, bytes as u64);
-        let name = calibration::capture_name(configured);
         let label = format!("{name}-{}", CacheState::RandomOnce.name());
-        let mut recorder =
-            PacketRecorder::start(self.run, &self.topology, &self.captures, &self.logs, &name)?;
+        let mut recorder = PacketRecorder::start_at(
+            wan_device,
+            self.run,
+            &self.topology,
+            &self.captures,
+            &self.logs,
+            name,
+        )?;
         files.write_to(self.servers.files())?;
         recorder.mark(&self.markers, MarkerEdge::Begin, &label)?;
         let workload = WorkloadKind::HttpDownload;

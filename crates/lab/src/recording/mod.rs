@@ -108,12 +108,27 @@ impl PacketRecorder {
         logs: &Path,
         name: &str,
     ) -> Result<Self> {
+        Self::start_at(TUN_NEAR, run, topology, directory, logs, name)
+    }
+
+    /// Starts both captures, the one in the WAN's namespace at this device.
+    ///
+    /// # Errors
+    /// When tcpdump does not start.
+    pub fn start_at(
+        wan_device: &str,
+        run: &LabRun,
+        topology: &LabTopology,
+        directory: &Path,
+        logs: &Path,
+        name: &str,
+    ) -> Result<Self> {
         let files = CaptureFiles {
             client: directory.join(format!("{name}-client.pcap")),
             wan: directory.join(format!("{name}-wan.pcap")),
         };
         let client = start_tcpdump(run, topology, logs, "client", "lan0", &files.client)?;
-        let wan = start_tcpdump(run, topology, logs, "wan", TUN_NEAR, &files.wan)?;
+        let wan = start_tcpdump(run, topology, logs, "wan", wan_device, &files.wan)?;
         Ok(Self { files, client, wan })
     }
 

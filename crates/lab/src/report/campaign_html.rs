@@ -744,8 +744,9 @@ fn write_calibration(out: &mut String, outcome: &CampaignOutcome) -> Result<()> 
         "<h2>Calibration of the link (published: tables 20 to 23)</h2>\n\
          <p>Measured {}, without nodes. Bandwidth is the payload of one TCP connection, expected \
          rate × 1448 ÷ 1500; delay is half of a median round trip; loss is the share of 10,000 \
-         datagrams that do not arrive. The rows without a setting show what the machine itself \
-         adds.</p>\n<table><thead><tr><th>quantity</th><th>setting</th><th>measured</th>\
+         datagrams that do not arrive. The rows without emulator and without a setting (table 20) \
+         show what the machine and the emulator add; the published ones are of a switch and of network \
+         cards of 100 Mbit/s.</p>\n<table><thead><tr><th>quantity</th><th>setting</th><th>measured</th>\
          <th>of expected</th><th>published</th></tr></thead><tbody>",
         escape(&calibration.started)
     )?;
@@ -762,13 +763,18 @@ fn write_calibration(out: &mut String, outcome: &CampaignOutcome) -> Result<()> 
             .map_or("–".to_owned(), |each| {
                 format!("{:.2} %", row.measured / each * 100.0)
             });
-        let published = row
-            .configured
-            .and_then(|configured| published::calibration(row.quantity, configured));
+        let published = match row.configured {
+            Some(configured) => published::calibration(row.quantity, configured),
+            None => published::unconfigured(row.quantity, row.is_without_emulator),
+        };
+        let without = match row.is_without_emulator {
+            true => "without emulator",
+            false => "none",
+        };
         writeln!(
             out,
             "<tr><td>{name}</td><td>{}</td><td>{}</td><td>{share}</td><td>{}</td></tr>",
-            row.configured.map_or("none".to_owned(), text),
+            row.configured.map_or(without.to_owned(), text),
             text(row.measured),
             published.map_or("–".to_owned(), text)
         )?;
@@ -896,7 +902,9 @@ fn write_limits(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
 mod tests {
     use super::super::{campaign_json, campaign_table};
     use super::*;
-    use crate::cells::{PlannedCell, RealFigures, outcome_of, sample_outcome};
+    use crate::cells::{
+        CalibrationRow, LinkCalibration, PlannedCell, RealFigures, outcome_of, sample_outcome,
+    };
     use host::terminal::WIDTH;
 
     #[test]
@@ -1127,6 +1135,29 @@ mod tests {
         assert!(page.contains("simulation in virtual time") && page.contains(&percent));
         for line in text.lines() {
             assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+    }
+
+    #[test]
+    fn calibration_begins_without_emulator() {
+        let mut journal = sample_outcome(1, "none").journal;
+        let row = |is_without_emulator, measured| CalibrationRow {
+            quantity: CalibratedQuantity::Delay,
+            configured: None,
+            is_without_emulator,
+            measured,
+            expected: None,
+        };
+        journal.calibration = Some(LinkCalibration {
+            started: "2026-11-27T04:26:37+00:00".to_owned(),
+            rows: vec![row(true, 0.03), row(false, 0.05)],
+        });
+        let page = campaign_html(&CampaignOutcome::of(journal).unwrap()).unwrap();
+        for row in [
+            "<td>without emulator</td><td>0.030 ms</td><td>–</td><td>0.220 ms</td>",
+            "<td>none</td><td>0.050 ms</td><td>–</td><td>0.250 ms</td>",
+        ] {
+            assert!(page.contains(row), "{row}");
         }
     }
 

@@ -108,24 +108,44 @@ pub fn mail_rates() -> Vec<PublishedMailRate> {
 /// share.
 #[must_use]
 pub fn calibration(quantity: CalibratedQuantity, configured: f64) -> Option<f64> {
+    calibration_rows(quantity).find_map(|row| {
+        let is_same = (calibration_value(&row, 1)? - configured).abs() < SAME * configured.max(1.0);
+        is_same.then(|| calibration_value(&row, 3)).flatten()
+    })
+}
+
+fn calibration_rows(quantity: CalibratedQuantity) -> impl Iterator<Item = Vec<&'static str>> {
     let name = match quantity {
         CalibratedQuantity::Bandwidth => "bandwidth",
         CalibratedQuantity::Delay => "delay",
         CalibratedQuantity::Loss => "loss",
     };
-    let scale = |unit: &str| match unit {
+    rows(include_str!("published/wx_emulator_calibration.csv")).filter(move |row| row[0] == name)
+}
+
+/// Number in a column of a calibration row, in base units.
+fn calibration_value(row: &[&str], column: usize) -> Option<f64> {
+    let scale = match row[2] {
         "kbit/s" => 1e3,
         "Mbit/s" => 1e6,
         "percent" => 0.01,
         _ => 1.0,
     };
-    rows(include_str!("published/wx_emulator_calibration.csv"))
-        .filter(|row| row[0] == name)
-        .find_map(|row| {
-            let number = |text: &str| text.parse::<f64>().ok().map(|value| value * scale(row[2]));
-            let is_same = (number(row[1])? - configured).abs() < SAME * configured.max(1.0);
-            is_same.then(|| number(row[3])).flatten()
-        })
+    row[column].parse::<f64>().ok().map(|value| value * scale)
+}
+
+/// Published measurement without any setting (table 20), in the same units: of a switch in the emulator's
+/// place, or of the emulator. Its network cards carry 100 Mbit/s; the delay is half of its round trip.
+#[must_use]
+pub fn unconfigured(quantity: CalibratedQuantity, is_without_emulator: bool) -> Option<f64> {
+    let configured = if is_without_emulator {
+        "switch"
+    } else {
+        "none"
+    };
+    calibration_rows(quantity)
+        .find(|row| row[1] == configured)
+        .and_then(|row| calibration_value(&row, 3))
 }
 
 /// A file of the published set.
@@ -286,6 +306,9 @@ mod tests {
         let loss = of(CalibratedQuantity::Loss, 0.0005).unwrap();
         assert!((loss - 0.0003).abs() < 1e-9);
         assert_eq!(of(CalibratedQuantity::Loss, 0.02), None);
+        let of = unconfigured;
+        assert_eq!(of(CalibratedQuantity::Bandwidth, true), Some(94_382_080.0));
+        assert_eq!(of(CalibratedQuantity::Delay, false), Some(0.25));
     }
 
     #[test]

@@ -363,6 +363,34 @@ impl LabTopology {
         Ok(())
     }
 
+    /// Leads the traffic between two sites straight through the WAN's namespace, without an emulator.
+    ///
+    /// # Errors
+    /// Fails when the kernel refuses, for example because an emulator runs.
+    pub fn lead_past_emulator(&self, one: LabSite, other: LabSite) -> Result<()> {
+        self.change_direct_routes("add", one, other)
+    }
+
+    /// Ends what [`Self::lead_past_emulator`] began; an emulator can start then.
+    ///
+    /// # Errors
+    /// Fails when the kernel refuses.
+    pub fn lead_to_emulator(&self, one: LabSite, other: LabSite) -> Result<()> {
+        self.change_direct_routes("del", one, other)
+    }
+
+    fn change_direct_routes(&self, action: &str, one: LabSite, other: LabSite) -> Result<()> {
+        for (from, to) in [(one, other), (other, one)] {
+            let table = 100 + u32::from(from.number());
+            let (gateway, device) = (to.wan_address(), to.node());
+            self.ip(
+                "wan",
+                &format!("route {action} default via {gateway} dev {device} table {table}\n"),
+            )?;
+        }
+        Ok(())
+    }
+
     /// Gives `from`'s node a route to `to`'s gateway address that no node intercepts, with this
     /// congestion control for the traffic that `from` sends on it.
     ///
