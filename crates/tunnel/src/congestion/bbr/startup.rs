@@ -3,7 +3,8 @@
 //!
 //! Start-up ends when the delivery rate has stopped growing: for three rounds, for two in which a
 //! queue builds, or for one in which losses or marks signal a full queue (then less than a doubling
-//! is no growth). Loss alone does not end it, unlike in the draft: while the rate still doubles,
+//! is no growth). Rounds in which the sender lacked data or credit do not count, unless a queue of half a
+//! round-trip time stands. Loss alone does not end it, unlike in the draft: while the rate still doubles,
 //! the losses are not caused by a queue.
 //!
 //! A start from memory sends at the remembered rate from the first round on, paced. It accepts the
@@ -166,7 +167,10 @@ impl BbrController {
 
     /// "CheckFullBWReached".
     pub(super) fn check_full_pipe(&mut self, sample: &RateSample) {
-        if self.full_pipe.is_now || !self.rounds.is_start || sample.is_application_limited {
+        // A sender that the peer's credit limits counts as one without data. Where its packets stand in a long
+        // queue all the same, the path does not carry more.
+        let is_unknown = sample.is_application_limited && self.round_trips.queue() <= STARTUP_QUEUE;
+        if self.full_pipe.is_now || !self.rounds.is_start || is_unknown {
             return;
         }
         let Some(rate) = sample.rate else { return };

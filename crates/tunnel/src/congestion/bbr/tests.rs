@@ -22,6 +22,8 @@ struct BottleneckSender {
     sent: VecDeque<(u64, Time, SendState, Time)>,
     next_number: u64,
     may_send_at: Time,
+    /// Bytes in flight that the peer's credit allows.
+    credit: u64,
     states: Vec<&'static str>,
     marks_each: Option<u64>,
 }
@@ -36,6 +38,7 @@ impl BottleneckSender {
             sent: VecDeque::new(),
             next_number: 0,
             may_send_at: Time::ZERO,
+            credit: u64::MAX,
             states: Vec::new(),
             marks_each: None,
         }
@@ -53,7 +56,7 @@ impl BottleneckSender {
                 self.acknowledge();
             }
             while self.may_send_at <= self.now && self.in_flight() + PACKET <= self.bbr.window() {
-                if !supply(self.now) {
+                if !supply(self.now) || self.in_flight() + PACKET > self.credit {
                     let in_flight = self.in_flight();
                     self.bbr.limited_by_application(self.now, in_flight);
                     break;
@@ -129,6 +132,20 @@ fn at(milliseconds: u64) -> Time {
 
 fn always(_: Time) -> bool {
     true
+}
+
+#[test]
+fn startup_ends_in_a_queue_although_credit_limits_the_sender() {
+    // The path holds 250 kB.
+    let states = |credit| {
+        let mut line = BottleneckSender::new(ControllerConfig::default(), None);
+        line.credit = credit;
+        line.run(at(4_000), always);
+        line.states
+    };
+    assert_eq!(states(450_000)[..3], ["startup", "drain", "down"]);
+    // Without a queue nothing says that the path is full.
+    assert_eq!(states(200_000), ["startup"]);
 }
 
 #[test]
