@@ -138,6 +138,17 @@ impl RangeSet {
         }
         missing
     }
+
+    /// The numbers of `range` that are in the set.
+    pub(crate) fn common(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let before = self.ends.range(..range.start).next_back();
+        let after = self.ends.range(range.start..);
+        let all = before.into_iter().chain(after);
+        all.take_while(|(start, _)| **start < range.end)
+            .map(|(start, end)| range.start.max(*start)..range.end.min(*end))
+            .filter(|common| !common.is_empty())
+            .collect()
+    }
 }
 
 #[cfg(test)]
@@ -185,6 +196,10 @@ mod tests {
                 }
             }
             let asked = asked.0..asked.0 + asked.1;
+            let common = numbers(ranges.common(asked.clone()).into_iter());
+            let expected: BTreeSet<u64> =
+                asked.clone().filter(|number| reference.contains(number)).collect();
+            prop_assert_eq!(common, expected);
             let missing = numbers(ranges.missing(asked.clone()).into_iter());
             let expected: BTreeSet<u64> = asked.filter(|number| !reference.contains(number)).collect();
             prop_assert_eq!(missing, expected);

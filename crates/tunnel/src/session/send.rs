@@ -9,6 +9,9 @@
 //! Between `base` and `reached`, ranges in `again` have to be sent again, because their packet was
 //! lost or the link has changed, and ranges in `arrived` are known to have arrived behind a gap.
 //! Data to send again goes first.
+//!
+//! All data of a flow waits at the peer behind a lost piece, for a round trip each time that the piece is lost.
+//! So a piece that was lost twice is sent twice: with 5 % of loss this adds 0.25 % of packets.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -46,6 +49,55 @@ pub(super) struct AckProgress {
 /// Approximate memory overhead of a kept piece, in bytes.
 const PIECE_OVERHEAD: usize = 96;
 
+/// Pieces of a flow that are sent between two copies of the same bytes: a burst of losses seldom takes both.
+const COPY_BEHIND: u32 = 16;
+
+/// Copies that wait at most. With more, each is one in hundreds of packets, and the path has other problems.
+const COPIES_MAX: usize = 256;
+
+/// Bytes that were sent more than once.
+#[derive(Debug, Default)]
+struct RepeatedBytes {
+    resent: RangeSet,
+    /// Bytes that were lost more than once, and are to be sent twice.
+    stubborn: RangeSet,
+    /// Second copies of such bytes, each with the number of pieces to send before it.
+    copies: VecDeque<(u32, Range<u64>)>,
+}
+
+impl RepeatedBytes {
+    fn lost(&mut self, range: Range<u64>) {
+        for again in self.resent.common(range) {
+            self.stubborn.insert(again);
+        }
+    }
+
+    /// These bytes are sent again; those that were lost more than once get a second copy.
+    fn sent(&mut self, range: Range<u64>) {
+        for copy in self.stubborn.common(range.clone()) {
+            self.stubborn.remove(copy.clone());
+            if self.copies.len() < COPIES_MAX {
+                self.copies.push_back((COPY_BEHIND, copy));
+            }
+        }
+        self.resent.insert(range);
+    }
+
+    /// Takes the copies whose time has come, when another piece was sent; all of them if the flow is idle.
+    fn due_copies(&mut self, is_idle: bool) -> Vec<Range<u64>> {
+        for (behind, _) in &mut self.copies {
+            *behind = behind.saturating_sub(1);
+        }
+        let mut due = Vec::new();
+        while let Some((_, range)) =
+            (self.copies).pop_front_if(|(behind, _)| *behind == 0 || is_idle)
+        {
+            due.push(range);
+        }
+        due
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct SendHalf {
     /// Kept data, each piece with its offset.
@@ -57,6 +109,8 @@ pub(super) struct SendHalf {
     consumed: u64,
     again: RangeSet,
     arrived: RangeSet,
+    /// `None` until bytes are sent again: most flows are idle, and there are many.
+    repeated: Option<Box<RepeatedBytes>>,
     pub(super) ending: FinishState,
     /// True if the engine found little room when it last asked, and waits for `Writable`.
     pub(super) wants_room: Cell<bool>,
@@ -78,6 +132,7 @@ impl SendHalf {
             consumed: 0,
             again: RangeSet::default(),
             arrived: RangeSet::default(),
+            repeated: None,
             ending: FinishState::Open,
             wants_room: Cell::new(false),
             proven: 0,
@@ -199,13 +254,30 @@ impl SendHalf {
         let range = range.start..range.end.min(range.start + count as u64);
         debug_assert_eq!(range.end - range.start, count as u64, "the caller asked");
         self.copy(range.clone(), out);
-        if range.start < self.reached {
-            self.again.remove(range);
+        let again = if range.start < self.reached {
+            self.again.remove(range.clone());
             self.retransmitted += count as u64;
+            self.repeated.get_or_insert_default().sent(range);
             count as u64
         } else {
             self.reached = range.end;
             0
+        };
+        self.release_copies();
+        again
+    }
+
+    /// Lets copies go whose time has come; all of them if there is nothing else to send.
+    fn release_copies(&mut self) {
+        let is_idle = self.again.is_empty() && self.fresh() == 0;
+        let Some(repeated) = &mut self.repeated else {
+            return;
+        };
+        for range in repeated.due_copies(is_idle) {
+            let range = range.start.max(self.base)..range.end.min(self.reached);
+            for range in self.arrived.missing(range) {
+                self.again.insert(range);
+            }
         }
     }
 
@@ -288,6 +360,9 @@ impl SendHalf {
     pub(super) fn lost(&mut self, range: Range<u64>) {
         let range = range.start.max(self.base)..range.end.min(self.reached);
         for range in self.arrived.missing(range) {
+            if let Some(repeated) = &mut self.repeated {
+                repeated.lost(range.clone());
+            }
             self.again.insert(range);
         }
     }
@@ -315,6 +390,10 @@ impl SendHalf {
         }
         self.again.remove(self.base..received);
         self.arrived.remove(self.base..received);
+        if let Some(repeated) = &mut self.repeated {
+            repeated.resent.remove(self.base..received);
+            repeated.stubborn.remove(self.base..received);
+        }
         self.base = received;
         while self
             .chunks
@@ -376,6 +455,42 @@ mod tests {
         assert!(half.acknowledge(Time::ZERO, 8, 0, 100).is_some());
         half.lost(0..8);
         assert_eq!(taken(&mut half, 2), b"ij");
+    }
+
+    #[test]
+    fn bytes_that_were_lost_twice_are_sent_twice() {
+        let other = usize::try_from(COPY_BEHIND).unwrap();
+        let lost_twice = || {
+            let mut half = SendHalf::new(100);
+            half.write(Bytes::from_static(&[7; 60]));
+            taken(&mut half, 2);
+            half.lost(0..2);
+            assert_eq!(half.next(), 0..2);
+            taken(&mut half, 2);
+            assert_eq!(half.next(), 2..60, "once lost, once again");
+            half.lost(0..2);
+            taken(&mut half, 2);
+            half
+        };
+        let mut half = lost_twice();
+        for piece in 1..other {
+            assert_eq!(half.next().start as usize, 1 + piece);
+            taken(&mut half, 1);
+        }
+        assert_eq!(half.next(), 0..2, "the copy");
+        taken(&mut half, 2);
+        assert_eq!(half.next().start as usize, 1 + other);
+        taken(&mut half, 60 - 1 - other);
+        assert_eq!(half.sendable(), 0, "two of them are enough");
+        // The first of both has arrived.
+        let mut half = lost_twice();
+        half.arrived(0..2);
+        taken(&mut half, 58);
+        assert_eq!(half.sendable(), 0);
+        // There is nothing else to send.
+        let mut half = lost_twice();
+        taken(&mut half, 58);
+        assert_eq!(half.next(), 0..2);
     }
 
     #[test]
