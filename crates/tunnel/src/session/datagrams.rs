@@ -338,17 +338,20 @@ impl Session {
             return;
         };
         let is_shared = transport.is_shared();
+        let is_searching = transport.remembered().is_none();
         let choice = &mut link.datagrams.selection;
         choice.watch_queue(now, is_shared);
+        if is_searching {
+            choice.searching(now);
+        }
         match choice.judge(now, round_trip) {
-            None | Some(SelectionAction::Try) => {}
+            None | Some(SelectionAction::Try) => {
+                let late = choice.late_pieces(now, round_trip);
+                self.send_again(late);
+            }
             Some(SelectionAction::Stay) => {
-                for piece in choice.take_pieces() {
-                    if let Some(flow) = self.flows.get_mut(&piece.flow) {
-                        flow.send.lost(piece.offset..piece.offset + piece.length);
-                    }
-                    self.activate(piece.flow);
-                }
+                let left = choice.take_pieces();
+                self.send_again(left);
             }
             Some(SelectionAction::Leave) => {
                 choice.take_pieces();
@@ -361,6 +364,16 @@ impl Session {
                 self.packets_up(now);
                 self.events.push_back(SessionEvent::DatagramsUp);
             }
+        }
+    }
+
+    /// Sends data of a trial in packets that the link has not delivered.
+    fn send_again(&mut self, pieces: Vec<TrialPiece>) {
+        for piece in pieces {
+            if let Some(flow) = self.flows.get_mut(&piece.flow) {
+                flow.send.lost(piece.offset..piece.offset + piece.length);
+            }
+            self.activate(piece.flow);
         }
     }
 

@@ -448,11 +448,12 @@ impl Session {
                 length: count as u32,
             });
             if let Some(link) = self.link.as_mut().filter(|_| is_trial) {
-                link.datagrams.selection.sent_on_link(TrialPiece {
+                let piece = TrialPiece {
                     flow: id,
                     offset: next.start,
                     length: count as u64,
-                });
+                };
+                link.datagrams.selection.sent_on_link(self.now, piece);
             }
         }
         let mut finish = None;

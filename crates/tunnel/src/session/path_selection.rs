@@ -75,6 +75,11 @@ const REFILL_SHARE: u32 = 8;
 /// which may be lost.
 const MARK_ROUND_TRIPS: u32 = 3;
 
+/// Round trips after which data that went on the link in a trial goes in packets as well, if the peer has
+/// not confirmed it. One marker is under way at a time, so an answer takes up to two. On a path with losses the
+/// link may deliver nothing for seconds, and all later data of a flow waits behind what it carries.
+const LATE_ROUND_TRIPS: u32 = 3;
+
 /// Decision of the path selection for the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SelectionAction {
@@ -161,8 +166,10 @@ pub(super) struct PathSelection {
     link_for: Duration,
     /// Data sent on the link that the peer has not confirmed, in order, and the number of pieces
     /// before it.
-    pieces: VecDeque<TrialPiece>,
+    pieces: VecDeque<(Time, TrialPiece)>,
     confirmed_pieces: u64,
+    /// Number of pieces that were confirmed, or handed out as late.
+    settled_pieces: u64,
     mark: Option<MarkerPing>,
 }
 
@@ -184,6 +191,7 @@ impl PathSelection {
             link_for: LINK_FOR,
             pieces: VecDeque::new(),
             confirmed_pieces: 0,
+            settled_pieces: 0,
             mark: None,
         }
     }
@@ -230,8 +238,20 @@ impl PathSelection {
     }
 
     /// Data went out on the link in a trial.
-    pub(super) fn sent_on_link(&mut self, piece: TrialPiece) {
-        self.pieces.push_back(piece);
+    pub(super) fn sent_on_link(&mut self, now: Time, piece: TrialPiece) {
+        self.pieces.push_back((now, piece));
+    }
+
+    /// The data of a trial that the link has not delivered in time: it is to go in packets as well. Each piece
+    /// is handed out once.
+    pub(super) fn late_pieces(&mut self, now: Time, round_trip: Duration) -> Vec<TrialPiece> {
+        let known = self.settled_pieces.saturating_sub(self.confirmed_pieces) as usize;
+        let late =
+            |(sent, _): &&(Time, TrialPiece)| now.since(*sent) >= round_trip * LATE_ROUND_TRIPS;
+        let late = self.pieces.iter().skip(known).take_while(late);
+        let late: Vec<TrialPiece> = late.map(|(_, piece)| piece.clone()).collect();
+        self.settled_pieces = self.settled_pieces.max(self.confirmed_pieces) + late.len() as u64;
+        late
     }
 
     /// Returns `true` if a ping is to follow the data that was sent on the link.
@@ -257,7 +277,7 @@ impl PathSelection {
         let count = mark.pieces.saturating_sub(self.confirmed_pieces) as usize;
         let count = count.min(self.pieces.len());
         self.confirmed_pieces += count as u64;
-        self.pieces.drain(..count).collect()
+        self.pieces.drain(..count).map(|(_, piece)| piece).collect()
     }
 
     /// Records that the peer has `bytes` more of a flow.
@@ -276,10 +296,10 @@ impl PathSelection {
 
     /// Takes the data of the finished trial that went on the link and that the peer has not
     /// confirmed.
-    pub(super) fn take_pieces(&mut self) -> VecDeque<TrialPiece> {
+    pub(super) fn take_pieces(&mut self) -> Vec<TrialPiece> {
         self.mark = None;
         self.confirmed_pieces += self.pieces.len() as u64;
-        std::mem::take(&mut self.pieces)
+        self.pieces.drain(..).map(|(_, piece)| piece).collect()
     }
 
     /// Records whether others keep a queue on the packets' path, where that is measurable.
@@ -292,6 +312,17 @@ impl PathSelection {
             let since = now.since(last).min(LOOK_MAX);
             self.watched += since;
             self.crowded += if is_shared { since } else { Duration::ZERO };
+        }
+    }
+
+    /// Notes that the packets' congestion control still searches the path's rate. The rate grows by itself then,
+    /// so that nothing can be compared with it.
+    pub(super) fn searching(&mut self, now: Time) {
+        if self.stage == SelectionStage::Packets {
+            let backlog = self.backlog.map(|_| now);
+            self.begin_backlog(backlog);
+            self.stretch = None;
+            self.steady = None;
         }
     }
 
@@ -519,6 +550,52 @@ mod tests {
     }
 
     #[test]
+    fn growth_of_a_search_is_not_taken_for_the_links_rate() {
+        let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
+        choice.lost(300_000);
+        choice.arrived(700_000);
+        let mut rate = 20_000;
+        for _ in 0..200 {
+            choice.searching(now);
+            assert_eq!(next(&mut choice, &mut now, rate, ROUND_TRIP), None);
+            rate += 10_000;
+        }
+        choice.searching(now);
+        let verdict = next(&mut choice, &mut now, rate, HOUR);
+        assert_eq!(verdict, Some((SelectionAction::Try, 3)));
+        choice.searching(now);
+        let verdict = next(&mut choice, &mut now, rate, HOUR);
+        assert_eq!(verdict, Some((SelectionAction::Stay, 3)));
+    }
+
+    #[test]
+    fn data_that_the_link_does_not_deliver_goes_in_packets_once() {
+        let mut choice = PathSelection::new();
+        let at = |round_trips: u32| Time::ZERO + ROUND_TRIP * round_trips;
+        for (sent, offset) in [(0, 0), (0, 1_000), (1, 2_000), (2, 3_000)] {
+            let piece = TrialPiece {
+                flow: FlowId(0),
+                offset,
+                length: 1_000,
+            };
+            choice.sent_on_link(at(sent), piece);
+            if offset == 0 {
+                choice.marked(at(0), 7);
+            }
+        }
+        let offsets = |pieces: Vec<TrialPiece>| -> Vec<u64> {
+            pieces.iter().map(|piece| piece.offset).collect()
+        };
+        assert_eq!(offsets(choice.answered(7)), [0]);
+        assert!(choice.late_pieces(at(2), ROUND_TRIP).is_empty());
+        assert_eq!(offsets(choice.late_pieces(at(3), ROUND_TRIP)), [1_000]);
+        assert_eq!(offsets(choice.late_pieces(at(4), ROUND_TRIP)), [2_000]);
+        choice.marked(at(4), 8);
+        assert_eq!(choice.answered(8).len(), 3, "the link delivers them late");
+        assert!(choice.late_pieces(at(9), ROUND_TRIP).is_empty());
+    }
+
+    #[test]
     fn no_selection_without_backlog() {
         let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         for _ in 0..100 {
@@ -610,11 +687,12 @@ mod tests {
         let mut offset = 0;
         let mut go = |choice: &mut PathSelection| {
             let (flow, length) = (FlowId(0), 1_000);
-            choice.sent_on_link(TrialPiece {
+            let piece = TrialPiece {
                 flow,
                 offset,
                 length,
-            });
+            };
+            choice.sent_on_link(Time::ZERO, piece);
             offset += length;
         };
         go(&mut choice);
