@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use bytes::Bytes;
 use vocab::SeededRandom;
 
 use crate::report::published;
@@ -39,7 +40,7 @@ const EDIT_LONGEST: u64 = 512;
 /// Files by name, as they should arrive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileSet {
-    files: BTreeMap<String, Vec<u8>>,
+    files: BTreeMap<String, Bytes>,
 }
 
 impl FileSet {
@@ -65,7 +66,8 @@ impl FileSet {
             .filter(|(_, file)| names.is_empty() || names.contains(&file.name))
             .map(|(index, file)| {
                 let random = SeededRandom::for_stream(seed, index as u64);
-                (file.name.clone(), content(&file.name, file.bytes, random))
+                let bytes = content(&file.name, file.bytes, random);
+                (file.name.clone(), bytes.into())
             })
             .collect();
         Ok(Self { files })
@@ -83,7 +85,7 @@ impl FileSet {
                 let random = SeededRandom::for_stream(seed, index as u64);
                 let name = document.file.clone();
                 let bytes = content(&name, document.bytes(), random);
-                (name, bytes)
+                (name, bytes.into())
             })
             .collect();
         Self { files }
@@ -95,7 +97,7 @@ impl FileSet {
         let mut content = vec![0; usize::try_from(bytes).expect("documents fit into memory")];
         SeededRandom::from_seed(seed).fill(&mut content);
         Self {
-            files: BTreeMap::from([(name.to_owned(), content)]),
+            files: BTreeMap::from([(name.to_owned(), content.into())]),
         }
     }
 
@@ -105,7 +107,12 @@ impl FileSet {
     pub fn edited(&self, seed: u64) -> Self {
         let mut files = self.files.clone();
         for (index, content) in files.values_mut().enumerate() {
-            edit(content, &mut SeededRandom::for_stream(seed, index as u64));
+            let mut edited = content.to_vec();
+            edit(
+                &mut edited,
+                &mut SeededRandom::for_stream(seed, index as u64),
+            );
+            *content = edited.into();
         }
         Self { files }
     }
@@ -114,13 +121,19 @@ impl FileSet {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.files
             .iter()
-            .map(|(name, content)| (name.as_str(), content.as_slice()))
+            .map(|(name, content)| (name.as_str(), &content[..]))
+    }
+
+    /// Names and contents, by name, which share the memory of this set.
+    pub fn shared(&self) -> impl Iterator<Item = (&str, Bytes)> {
+        let files = self.files.iter();
+        files.map(|(name, content)| (name.as_str(), content.clone()))
     }
 
     /// The file's content, if it is in the set.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        self.files.get(name).map(Vec::as_slice)
+        self.files.get(name).map(|content| &content[..])
     }
 
     /// Number of files.
