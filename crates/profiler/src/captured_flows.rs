@@ -8,7 +8,7 @@
 //! The captures are of another program, at other interfaces than the profiler's ports. So they judge
 //! the profiler's own account of each flow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -65,6 +65,10 @@ pub struct CapturedFlowFigures {
     /// Packets that passed the captures' filters and are not in their files: those that found no room, and
     /// those that tcpdump had not read at its end.
     pub missed_by_captures: u64,
+    /// Packets that our own ports lost behind the captures. A run may have a few of them.
+    pub lost_by_own_ports: u64,
+    /// Flows whose packets or bytes differ.
+    pub differing_flows: usize,
     /// Reason why the captures judge nothing; the errors are worth nothing then.
     pub void: Option<String>,
     /// Comparisons that were made, this one and those before it that were void.
@@ -82,6 +86,33 @@ struct FlowAccount {
 impl FlowAccount {
     fn loss_ratio(self) -> f64 {
         1.0 - self.left as f64 / self.came.max(1) as f64
+    }
+}
+
+/// Packets that one side alone has seen, for reasons of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+struct CaptureLosses {
+    missed_by_captures: u64,
+    lost_by_own_ports: u64,
+}
+
+impl CaptureLosses {
+    /// Reason why a comparison of so many captured packets is void.
+    fn reason(self, captured: u64) -> Option<String> {
+        let CaptureLosses {
+            missed_by_captures: missed,
+            lost_by_own_ports: lost,
+        } = self;
+        if missed > 0 {
+            let passed = captured + missed;
+            Some(format!("tcpdump missed {missed} of {passed} packets"))
+        } else if lost > 0 {
+            Some(format!(
+                "our own ports lost {lost} packets that left the router"
+            ))
+        } else {
+            None
+        }
     }
 }
 
@@ -129,12 +160,20 @@ fn compare_once(
         format!("{flows} TCP flows: our own ports lost packets, so the run is void")
     })?;
     let ((came, missed_coming), (left, missed_leaving)) = (came.finish()?, left.finish()?);
-    let missed = missed_coming + missed_leaving;
+    let lost_by_own_ports = result
+        .runs
+        .iter()
+        .map(|run| (run.outcome.own_loss() * run.outcome.summary.sent as f64).round() as u64)
+        .sum();
+    let losses = CaptureLosses {
+        missed_by_captures: missed_coming + missed_leaving,
+        lost_by_own_ports,
+    };
     Ok(figures(
         flows,
         &accounts_of(run),
         &captured(&came, &left)?,
-        (duration, missed),
+        (duration, losses),
     ))
 }
 
@@ -201,15 +240,18 @@ fn figures(
     flows: u32,
     ours: &FlowAccounts,
     captured: &FlowAccounts,
-    (duration, missed_by_captures): (Duration, u64),
+    (duration, losses): (Duration, CaptureLosses),
 ) -> CapturedFlowFigures {
     let sum = |accounts: &FlowAccounts, value: fn(&FlowAccount) -> u64| -> u64 {
         accounts.values().map(value).sum()
     };
     let (mut goodput_error, mut loss_error) = (0.0_f64, 0.0_f64);
-    for client in captured.keys().chain(ours.keys()) {
+    let clients: BTreeSet<&SocketAddr> = captured.keys().chain(ours.keys()).collect();
+    let mut differing_flows = 0;
+    for client in clients {
         let of = |accounts: &FlowAccounts| accounts.get(client).copied().unwrap_or_default();
         let (ours, truth) = (of(ours), of(captured));
+        differing_flows += usize::from(ours != truth);
         let difference = ours.left_bytes.abs_diff(truth.left_bytes) as f64;
         goodput_error = goodput_error.max(100.0 * difference / truth.left_bytes.max(1) as f64);
         loss_error = loss_error.max((ours.loss_ratio() - truth.loss_ratio()).abs());
@@ -226,13 +268,10 @@ fn figures(
         loss_ratio: 1.0 - left as f64 / came.max(1) as f64,
         flow_goodput_error_max_percent: goodput_error,
         flow_loss_error_max: loss_error,
-        missed_by_captures,
-        void: (missed_by_captures > 0).then(|| {
-            format!(
-                "tcpdump missed {missed_by_captures} of {} packets",
-                came + left + missed_by_captures
-            )
-        }),
+        missed_by_captures: losses.missed_by_captures,
+        lost_by_own_ports: losses.lost_by_own_ports,
+        differing_flows,
+        void: losses.reason(came + left),
         comparisons: 1,
     }
 }
@@ -359,11 +398,17 @@ mod tests {
     #[test]
     fn greatest_error_of_a_flow_counts() {
         let (truth, ours) = (accounts([15_000, 12_000]), accounts([15_000, 10_500]));
-        let figures = figures(2, &ours, &truth, (Duration::from_secs(1), 0));
+        let figures = figures(
+            2,
+            &ours,
+            &truth,
+            (Duration::from_secs(1), CaptureLosses::default()),
+        );
         assert!((figures.flow_goodput_error_max_percent - 12.5).abs() < 1e-9);
         assert!((figures.flow_loss_error_max - 0.1).abs() < 1e-9);
         assert!((figures.goodput_bps - 216_000.0).abs() < 1e-6);
         assert!((figures.loss_ratio - 0.1).abs() < 1e-9);
+        assert_eq!(figures.differing_flows, 1);
         assert_eq!(figures.captured_packets, 20);
     }
 
@@ -371,7 +416,12 @@ mod tests {
     fn flow_of_one_side_alone_is_an_error() {
         let (truth, mut ours) = (accounts([15_000, 12_000]), accounts([15_000, 12_000]));
         ours.pop_last();
-        let figures = figures(2, &ours, &truth, (Duration::from_secs(1), 0));
+        let figures = figures(
+            2,
+            &ours,
+            &truth,
+            (Duration::from_secs(1), CaptureLosses::default()),
+        );
         assert!((figures.flow_goodput_error_max_percent - 100.0).abs() < 1e-9);
     }
 
@@ -399,8 +449,15 @@ mod tests {
     #[test]
     fn incomplete_captures_judge_nothing() {
         let truth = accounts([15_000, 12_000]);
-        let figures = |missed| figures(2, &truth, &truth, (Duration::from_secs(1), missed));
-        assert_eq!(figures(0).void, None);
-        assert!(figures(4).void.unwrap().contains("4 of 42 packets"));
+        let void = |missed_by_captures, lost_by_own_ports| {
+            let losses = CaptureLosses {
+                missed_by_captures,
+                lost_by_own_ports,
+            };
+            figures(2, &truth, &truth, (Duration::from_secs(1), losses)).void
+        };
+        assert_eq!(void(0, 0), None);
+        assert!(void(4, 0).unwrap().contains("4 of 42 packets"));
+        assert!(void(0, 1).unwrap().contains("own ports lost 1 packet"));
     }
 }
