@@ -234,9 +234,15 @@ fn service_without_criteria_is_not_judged() {
     let directory = tempfile::tempdir().unwrap();
     let page = directory.path().join("service.html");
     let html = format!("--html={}", page.display());
-    let output = measure(&[&common[..], &small, &[html.as_str()]].concat(), KEY)
-        .output()
-        .unwrap();
+    let arguments = [&common[..], &small, &[html.as_str()]].concat();
+    let mut output = measure(&arguments, KEY).output().unwrap();
+    // A host that is too busy to send at the asked rate says so, and measures nothing.
+    for _ in 0..4 {
+        if !String::from_utf8_lossy(&output.stdout).contains("the sending host kept to") {
+            break;
+        }
+        output = measure(&arguments, KEY).output().unwrap();
+    }
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.starts_with("MEASURED (nothing was stated"), "{text}");
