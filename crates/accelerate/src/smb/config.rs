@@ -171,6 +171,22 @@ pub(crate) const LEASED_OFFER_LASTS: Duration = Duration::from_secs(1);
 /// so these are as many programs.
 pub(crate) const LEASED_OFFERS_MAX: usize = 4;
 
+/// Directories of one flow that were opened ahead of a client to be listed, and that it does not have, and
+/// how many are as it begins to go from directory to directory: a client uses some up within
+/// [`LISTING_WAITS`].
+pub(crate) const LISTING_OFFERS_MAX: usize = 8;
+pub(crate) const LISTING_OFFERS_FIRST: usize = 2;
+
+/// Bytes of entries of one such directory, and of all of them: if they are unused, they cost a T1 a third of
+/// a second.
+pub(crate) const LISTING_OFFER_BYTES: usize = 32 << 10;
+pub(crate) const LISTING_OFFERS_BYTES: usize = 64 << 10;
+
+/// Directories whose subdirectories are remembered, and bytes of the names of one: a client that goes
+/// through a tree returns to the directories above, and trees are seldom deeper.
+pub(crate) const WALKED_DIRECTORIES_MAX: usize = 16;
+pub(crate) const WALKED_NAMES_KEPT: usize = 16 << 10;
+
 /// The longest CREATE that an open made ahead may answer, with its header and without that of its frame:
 /// a path of a thousand characters.
 pub(crate) const OFFERED_MAX: usize = 64 + 56 + 2 * 1_024;

@@ -3,7 +3,7 @@
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
 //!                 Listed + payload · Key · Sealing · Forget · Sealed + message · Offer · LeasedOffer
-//!                 Lease · FileSystem · Information · Missing · Speaks
+//!                 Lease · FileSystem · Information · Missing · ListingOffer · Speaks
 //!  near ──► far   Speaks · Beat · Again · Revoked · Forgot · Sealed + message · Took · Unwanted
 //! ```
 //! A frame is the content of one frame segment. Its numbers are never reused.
@@ -53,6 +53,7 @@ const LEASED_OFFER: u8 = 26;
 const INFORMATION: u8 = 27;
 const MISSING: u8 = 28;
 const UNWANTED: u8 = 29;
+const LISTING_OFFER: u8 = 30;
 
 /// The version in [`HalfFrame::Speaks`] of a near half that accepts keys. A near half that sends
 /// none accepts no keys.
@@ -75,6 +76,8 @@ pub(crate) const LEASED_OFFERS: u8 = 7;
 pub(crate) const OFFICE_REQUESTS: u8 = 8;
 /// The version of halves that also know [`HalfFrame::Missing`] and [`HalfFrame::Unwanted`].
 pub(crate) const LOOKS: u8 = 9;
+/// The version of halves that also know [`HalfFrame::ListingOffer`].
+pub(crate) const LISTING_OFFERS: u8 = 10;
 
 /// The requests that the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,6 +189,15 @@ pub(crate) enum HalfFrame {
     /// the next CREATE of this kind with [`HalfFrame::Took`], or refuses with
     /// [`HalfFrame::Revoked`].
     LeasedOffer {
+        file: FileId,
+        position: u64,
+        request: Bytes,
+        answer: Bytes,
+    },
+    /// This directory was opened ahead to be listed: with its first fresh [`HalfFrame::Listed`] it
+    /// answers a compound of a CREATE with this body and one request for names. The near half answers
+    /// the next such compound with [`HalfFrame::Took`], or refuses with [`HalfFrame::Revoked`].
+    ListingOffer {
         file: FileId,
         position: u64,
         request: Bytes,
@@ -342,6 +354,19 @@ impl HalfFrame {
                 answer,
             } => writer
                 .u8(LEASED_OFFER)
+                .bytes(&file.0)
+                .u64(position)
+                .u16(request.len() as u16)
+                .bytes(&request)
+                .u16(answer.len() as u16)
+                .bytes(&answer),
+            HalfFrame::ListingOffer {
+                file,
+                position,
+                request,
+                answer,
+            } => writer
+                .u8(LISTING_OFFER)
                 .bytes(&file.0)
                 .u64(position)
                 .u16(request.len() as u16)
@@ -554,6 +579,19 @@ impl HalfFrame {
                     answer,
                 }
             }
+            LISTING_OFFER => {
+                let (file, position) = (file(&mut reader)?, reader.u64()?);
+                let length = usize::from(reader.u16()?);
+                let request = Bytes::copy_from_slice(reader.bytes(length)?);
+                let length = usize::from(reader.u16()?);
+                let answer = Bytes::copy_from_slice(reader.bytes(length)?);
+                HalfFrame::ListingOffer {
+                    file,
+                    position,
+                    request,
+                    answer,
+                }
+            }
             TOOK => HalfFrame::Took {
                 file: file(&mut reader)?,
             },
@@ -688,6 +726,12 @@ mod tests {
                 answer: Bytes::from_static(b"created"),
             },
             HalfFrame::LeasedOffer {
+                file,
+                position: 3,
+                request: Bytes::from_static(b"create"),
+                answer: Bytes::from_static(b"created"),
+            },
+            HalfFrame::ListingOffer {
                 file,
                 position: 3,
                 request: Bytes::from_static(b"create"),

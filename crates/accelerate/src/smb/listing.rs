@@ -6,10 +6,14 @@
 //!  going:  fetched behind what the client was given;  answers the request that goes on
 //! ```
 
+use super::config::OFFERED_MAX;
+use super::sealed::SAME_SESSION;
+use super::wire::create::name_of;
 use super::wire::directory::{QueryDirectoryRequest, flag};
-use super::wire::header::{Smb2Header, command};
+use super::wire::header::{self, Smb2Header, command};
 use super::wire::set_info::{changes_name, plain_change, renames};
-use super::wire::u32_at;
+use super::wire::split::Smb2MessageHead;
+use super::wire::{u16_at, u32_at};
 
 /// The longest pattern that is prefetched, in bytes of UTF-16: the part that the head of a message
 /// contains.
@@ -117,4 +121,125 @@ pub(crate) fn may_change_names(header: &Smb2Header) -> bool {
             | command::CANCEL
             | command::FLUSH
     )
+}
+
+/// Returns true if a CREATE changes no directory's entries: it opens what exists, and deletes nothing as
+/// it is closed ([MS-SMB2] §2.2.13, CreateDisposition and CreateOptions).
+pub(crate) fn only_opens(create: &[u8]) -> bool {
+    const FILE_OPEN: u32 = 1;
+    const DELETE_ON_CLOSE: u32 = 0x1000;
+    u32_at(create, 36) == Ok(FILE_OPEN)
+        && u32_at(create, 40).is_ok_and(|options| options & DELETE_ON_CLOSE == 0)
+}
+
+/// A frame that opens a directory and requests its first names: a CREATE and one QUERY_DIRECTORY that is
+/// related to it.
+#[derive(Clone, Debug)]
+pub(crate) struct ListingFrame {
+    /// The header of the CREATE.
+    pub(crate) header: Smb2Header,
+    create: Vec<u8>,
+    query: Option<(Smb2Header, QueryDirectoryRequest)>,
+}
+
+impl ListingFrame {
+    /// The frame that this message begins, if it may be one.
+    pub(crate) fn begin(head: &Smb2MessageHead) -> Option<Self> {
+        let header = head.header;
+        let is_create = header.command == command::CREATE && header.next != 0;
+        (is_create && head.length <= OFFERED_MAX).then(|| Self {
+            header,
+            create: head.body().to_vec(),
+            query: None,
+        })
+    }
+
+    /// The bytes of the CREATE's body that are known.
+    pub(crate) fn known(&self) -> usize {
+        self.create.len()
+    }
+
+    /// More of the message that is passing.
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
+        if self.query.is_none() {
+            self.create.extend_from_slice(bytes);
+        }
+    }
+
+    /// The next message of the frame; returns false if it is another frame than described.
+    pub(crate) fn add(&mut self, head: &Smb2MessageHead) -> bool {
+        let other = &head.header;
+        let is_of_it = self.query.is_none()
+            && other.command == command::QUERY_DIRECTORY
+            && other.has(header::flag::RELATED)
+            && other.next == 0
+            && other.guard() == self.header.guard()
+            && [self.header.session, SAME_SESSION].contains(&other.session)
+            && [self.header.tree, u32::MAX].contains(&other.tree);
+        let request = QueryDirectoryRequest::parse(head.body()).ok();
+        match request.filter(|_| is_of_it) {
+            Some(request) => {
+                self.query = Some((*other, request));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The request for names, once the frame is complete.
+    pub(crate) fn query(&self) -> Option<&(Smb2Header, QueryDirectoryRequest)> {
+        self.query.as_ref()
+    }
+
+    /// The CREATE's body without padding; see [`plain_create`].
+    pub(crate) fn request(&self) -> Option<Vec<u8>> {
+        plain_create(&self.create)
+    }
+}
+
+/// Returns a CREATE's body without the zeros behind its name, if it has no contexts and the name lies
+/// behind its fixed part. Two requests that are equal so ask for the same.
+pub(crate) fn plain_create(body: &[u8]) -> Option<Vec<u8>> {
+    let is_plain = u32_at(body, 52) == Ok(0)
+        && u16_at(body, 44).is_ok_and(|at| usize::from(at) == header::LENGTH + CREATE_FIXED);
+    let name = name_of(body)?;
+    let behind = body.get(CREATE_FIXED + name.len()..)?;
+    let is_plain = is_plain && behind.iter().all(|byte| *byte == 0);
+    is_plain.then(|| [&body[..CREATE_FIXED], name].concat())
+}
+
+/// Such a body with another name; `None` where the name is too long.
+pub(crate) fn plain_create_of(body: &[u8], name: &[u8]) -> Option<Vec<u8>> {
+    let mut named = body.get(..CREATE_FIXED)?.to_vec();
+    named[46..48].copy_from_slice(&u16::try_from(name.len()).ok()?.to_le_bytes());
+    named.extend_from_slice(name);
+    (header::LENGTH + named.len() <= OFFERED_MAX).then_some(named)
+}
+
+/// The fixed part of a CREATE's body ([MS-SMB2] §2.2.13).
+const CREATE_FIXED: usize = 56;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn create_is_plain_without_contexts_and_behind_zeros() {
+        let mut body = vec![0; 56];
+        (body[0], body[44], body[46]) = (57, 120, 4);
+        body.extend(b"a\0b\0");
+        let plain = plain_create(&body).unwrap();
+        assert_eq!(plain, body);
+        let padded = [&body[..], &[0; 4]].concat();
+        assert_eq!(plain_create(&padded), Some(body.clone()));
+        assert_eq!(plain_create(&[&body[..], &[1]].concat()), None);
+        let other = plain_create_of(&body, b"c\0").unwrap();
+        assert_eq!(name_of(&other), Some(&b"c\0"[..]));
+        assert_eq!(plain_create_of(&body, &[1; OFFERED_MAX]), None);
+        for cut in 0..body.len() {
+            assert_eq!(plain_create(&body[..cut]), None);
+        }
+        body[52] = 8;
+        assert_eq!(plain_create(&body), None);
+    }
 }

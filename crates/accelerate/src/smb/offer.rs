@@ -40,12 +40,39 @@ fn places(class: u8) -> Option<(usize, usize)> {
     }
 }
 
+/// FILE_ATTRIBUTE_DIRECTORY, and FILE_ATTRIBUTE_REPARSE_POINT, which leads elsewhere ([MS-FSCC] §2.6).
+const DIRECTORY: u32 = 0x10;
+const REPARSE_POINT: u32 = 0x400;
+
+/// Returns the names of the directories among entries, `.` and `..` apart; as [`names_of`].
+pub(crate) fn subdirectories_of(class: u8, entries: &[u8]) -> Vec<&[u8]> {
+    // FileNamesInformation has no attributes.
+    if class == 12 {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    each_entry(class, entries, |entry, name| {
+        let attributes = u32_at(entry, 56).unwrap_or(0);
+        let is_dots = name == [b'.', 0] || name == [b'.', 0, b'.', 0];
+        if attributes & (DIRECTORY | REPARSE_POINT) == DIRECTORY && !is_dots {
+            found.push(name);
+        }
+    });
+    found
+}
+
 /// Returns the names in entries, in UTF-16 as received; none of an unknown class, and none behind
 /// an entry that lies outside.
 pub(crate) fn names_of(class: u8, entries: &[u8]) -> Vec<&[u8]> {
     let mut names = Vec::new();
+    each_entry(class, entries, |_, name| names.push(name));
+    names
+}
+
+/// Visits the entries with their names.
+fn each_entry<'a>(class: u8, entries: &'a [u8], mut visit: impl FnMut(&'a [u8], &'a [u8])) {
     let (Some((length_at, name_at)), mut rest) = (places(class), entries) else {
-        return names;
+        return;
     };
     while let (Ok(next), Ok(length)) = (u32_at(rest, 0), u32_at(rest, length_at)) {
         let name = rest
@@ -54,13 +81,12 @@ pub(crate) fn names_of(class: u8, entries: &[u8]) -> Vec<&[u8]> {
         let Some(name) = name.filter(|name| !name.is_empty() && name.len() % 2 == 0) else {
             break;
         };
-        names.push(name);
+        visit(rest, name);
         match rest.get(next as usize..) {
             Some(behind) if next > 0 => rest = behind,
             _ => break,
         }
     }
-    names
 }
 
 #[cfg(test)]
@@ -87,5 +113,26 @@ mod tests {
             }
         }
         assert!(names_of(99, &[0; 200]).is_empty());
+    }
+
+    #[test]
+    fn subdirectories_are_told_by_their_attributes() {
+        let mut entries = Vec::new();
+        for (name, attributes, is_last) in [
+            (&b".\0"[..], 0x10u32, false),
+            (b"a\0", 0x10, false),
+            (b"b\0", 0x80, false),
+            (b"c\0", 0x410, false),
+            (b"d\0", 0x30, true),
+        ] {
+            let start = entries.len();
+            entries.resize(start + 88, 0);
+            entries[start] = if is_last { 0 } else { 88 };
+            entries[start + 56..start + 60].copy_from_slice(&attributes.to_le_bytes());
+            entries[start + 60] = name.len() as u8;
+            entries[start + 80..start + 80 + name.len()].copy_from_slice(name);
+        }
+        assert_eq!(subdirectories_of(38, &entries), [b"a\0", b"d\0"]);
+        assert!(subdirectories_of(12, &entries).is_empty());
     }
 }

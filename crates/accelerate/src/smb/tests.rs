@@ -1,6 +1,7 @@
 //! The two halves between a client and a server, in virtual time.
 
 mod breaks;
+mod children;
 mod closing;
 mod company;
 mod compounds;

@@ -499,7 +499,8 @@ impl Smb2FarHalf {
                     listing.answered_client(header.status);
                     self.list_begun(file);
                 }
-                if header.status == status::SUCCESS && self.staleness().is_some() {
+                let is_learned = self.staleness().is_some() || self.children.follows(file);
+                if header.status == status::SUCCESS && is_learned {
                     self.gathered = head.body().to_vec();
                     self.rest = ResponseRemainder::Told(file);
                 }
@@ -512,6 +513,7 @@ impl Smb2FarHalf {
             | RequestPurpose::OpensAhead(_)
             | RequestPurpose::LooksAhead(_)
             | RequestPurpose::ClosesAhead(_)
+            | RequestPurpose::OpensChild(_)
             | RequestPurpose::Own => {}
         }
     }
@@ -618,7 +620,10 @@ impl Smb2FarHalf {
         let message_id = head.header.message_id;
         let answer = match head.header.status {
             status::SUCCESS => CreateResponse::parse(head.body()),
-            _ => return self.opens_ahead.opened(message_id, None),
+            _ => {
+                self.children.not_opened(message_id);
+                return self.opens_ahead.opened(message_id, None);
+            }
         };
         let Ok(answer) = answer else {
             return self.stop(ReasonCode::VIOLATION);
@@ -628,8 +633,9 @@ impl Smb2FarHalf {
         self.opens_ahead
             .opened(message_id, is_served.then_some(file));
         if !is_served {
-            return;
+            return self.children.not_opened(message_id);
         }
+        self.children.opened(message_id, file);
         self.opens_ahead.begins(file);
         let mut asked = 0;
         for request in self.outstanding.values_mut() {
@@ -653,7 +659,7 @@ impl Smb2FarHalf {
 
     /// Keeps an open of a directory, or of something for its attributes alone: its CLOSE may be
     /// answered early.
-    fn serve_bare(
+    pub(super) fn serve_bare(
         &mut self,
         file: FileId,
         (session, tree): (u64, u32),
@@ -799,7 +805,8 @@ impl Smb2FarHalf {
         self.forget_ahead(file);
         self.forget_lists(file);
         self.stats.forget(file);
-        if let Some(message) = self.opens_ahead.forget(file) {
+        let waiting = [self.opens_ahead.forget(file), self.children.forget(file)];
+        for message in waiting.into_iter().flatten() {
             self.enqueue(message);
         }
         if let Some(open) = self.opens.remove(&file) {
@@ -825,6 +832,7 @@ impl Smb2FarHalf {
                 return self.opened_ahead(now, head, rest, number);
             }
             RequestPurpose::LooksAhead(number) => return self.looked_ahead(head, number),
+            RequestPurpose::OpensChild(number) => return self.opened_child(head, number),
             RequestPurpose::ClosesAhead(file) => return self.forget_open(file),
             RequestPurpose::AsksFileSystem {
                 file,

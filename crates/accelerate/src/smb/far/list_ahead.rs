@@ -352,15 +352,16 @@ impl Smb2FarHalf {
 
     /// Remembers the names that were gathered.
     pub(super) fn learn_names(&mut self, file: FileId) {
-        if self.staleness().is_some()
-            && let Ok(found) = entries(&self.gathered)
+        if let Ok(found) = entries(&self.gathered)
             && let Some(open) = self.opens.get(&file)
             && let Some(listing) = open.listing.as_ref()
             && listing.state != ListingPhase::Off
         {
-            let whose = (open.session, open.tree);
-            self.opens_ahead
-                .learn(file, whose, listing.query.class, found);
+            let (whose, class) = ((open.session, open.tree), listing.query.class);
+            self.children.learn(file, class, found);
+            if self.staleness().is_some() && !listing.is_offered {
+                self.opens_ahead.learn(file, whose, class, found);
+            }
         }
     }
 
@@ -406,7 +407,14 @@ impl Smb2FarHalf {
             (ListingPhase::Fresh | ListingPhase::Going, None) => listing.is_complete = true,
             (ListingPhase::Off, _) => {}
         }
+        let is_complete = self
+            .listing(file)
+            .is_some_and(|listing| listing.is_complete);
         self.list_waiting(file, waiting);
+        self.child_listed(file);
+        if is_complete {
+            self.list_children(file);
+        }
     }
 
     /// Continues the requests that waited for the server to confirm or refuse a restart.

@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 use super::message::GatheredMessage;
-use crate::smb::config::{LISTING_AHEAD, LISTING_BLOCK, LISTING_FIRST};
+use crate::smb::config::{LISTING_AHEAD, LISTING_BLOCK, LISTING_FIRST, LISTING_OFFER_BYTES};
 use crate::smb::listing::DirectoryQuery;
 use crate::smb::wire::directory::QueryDirectoryRequest;
 use crate::smb::wire::header::status;
@@ -86,6 +86,8 @@ pub(crate) struct OpenListing {
     /// An outstanding request restarts the listing although the server's position differs from the
     /// client's.
     pub(super) beginning: Option<ListingPosition>,
+    /// It was opened ahead, and the client does not have it.
+    pub(super) is_offered: bool,
     /// The client has closed it: its later requests are the server's to answer.
     pub(super) is_closed: bool,
     /// The client's requests that an outstanding one will answer, or that must wait for it.
@@ -106,9 +108,18 @@ impl OpenListing {
             is_moved: false,
             is_lost: false,
             beginning: None,
+            is_offered: false,
             is_closed: false,
             waiting: Vec::new(),
             asked_by_client: 0,
+        }
+    }
+
+    /// A listing of a directory that was opened ahead.
+    pub(super) fn offered(query: DirectoryQuery, length: u32) -> Self {
+        Self {
+            is_offered: true,
+            ..Self::new(ListingPhase::Fresh, query, length)
         }
     }
 
@@ -179,6 +190,7 @@ impl OpenListing {
     /// Returns true if more entries are wanted.
     pub(super) fn wants_more(&self) -> bool {
         let most = match self.state {
+            ListingPhase::Fresh if self.is_offered => LISTING_OFFER_BYTES,
             ListingPhase::Fresh => LISTING_FIRST,
             ListingPhase::Going => LISTING_AHEAD,
             ListingPhase::Off => return false,

@@ -33,6 +33,7 @@ mod file_system;
 mod ids;
 mod leases;
 mod list_ahead;
+mod list_children;
 mod listing;
 mod look_ahead;
 pub(crate) mod message;
@@ -55,8 +56,8 @@ use vocab::{FlowSegment, SeededRandom, SegmentKind, Time};
 
 use super::config::{ConsistencyMode, SmbSettings};
 use super::frames::{
-    COMPOUNDS, HalfFrame, LEASED_OFFERS, LOOKS, OFFICE_REQUESTS, TAKES_KEYS, TAKES_LEASES,
-    TAKES_OFFERS, TAKES_SEALING,
+    COMPOUNDS, HalfFrame, LEASED_OFFERS, LISTING_OFFERS, LOOKS, OFFICE_REQUESTS, TAKES_KEYS,
+    TAKES_LEASES, TAKES_OFFERS, TAKES_SEALING,
 };
 use super::keys::PendingSetUps;
 use super::listing::DirectoryQuery;
@@ -163,6 +164,8 @@ enum RequestPurpose {
     OpensAhead(u64),
     /// Our own CREATE for a name that is probably not there, by its number.
     LooksAhead(u64),
+    /// Our own CREATE of a directory that is to be listed, by its number.
+    OpensChild(u64),
     /// Our own CLOSE of a speculative open.
     ClosesAhead(FileId),
     /// Another request of our own: to give an oplock back, to set a position.
@@ -277,11 +280,13 @@ pub(crate) struct Smb2FarHalf {
     near_takes_leased_offers: bool,
     stats: open_after_stat::StatHistory,
     aliases: open_after_stat::LeaseAliases,
-    /// The same of [`OFFICE_REQUESTS`].
+    /// The same of [`OFFICE_REQUESTS`] and [`LISTING_OFFERS`].
     near_takes_office_requests: bool,
     /// The same of [`LOOKS`].
     near_takes_looks: bool,
     looks: look_ahead::LookHabits,
+    near_takes_listing_offers: bool,
+    children: list_children::ChildListings,
 
     client_finish: StreamFinish,
 }
@@ -352,6 +357,8 @@ impl Smb2FarHalf {
             near_takes_office_requests: false,
             near_takes_looks: false,
             looks: look_ahead::LookHabits::default(),
+            near_takes_listing_offers: false,
+            children: list_children::ChildListings::default(),
             client_finish: StreamFinish::Open,
         }
     }
@@ -431,16 +438,14 @@ impl Smb2FarHalf {
         if self.state == FarState::Watching {
             self.state = FarState::Engaged;
             if self.near_takes_compounds {
-                let version = match (
-                    self.near_takes_looks,
-                    self.near_takes_office_requests,
-                    self.near_takes_leased_offers,
-                ) {
-                    (true, ..) => LOOKS,
-                    (false, true, _) => OFFICE_REQUESTS,
-                    (false, false, true) => LEASED_OFFERS,
-                    (false, false, false) => COMPOUNDS,
-                };
+                let known = [
+                    (self.near_takes_listing_offers, LISTING_OFFERS),
+                    (self.near_takes_looks, LOOKS),
+                    (self.near_takes_office_requests, OFFICE_REQUESTS),
+                    (self.near_takes_leased_offers, LEASED_OFFERS),
+                ];
+                let known = known.into_iter().find(|(is_known, _)| *is_known);
+                let version = known.map_or(COMPOUNDS, |(_, version)| version);
                 self.tell_near(HalfFrame::Speaks { version });
             }
             self.tell_near(HalfFrame::Engaged {
@@ -465,9 +470,13 @@ impl Smb2FarHalf {
                 self.near_takes_leased_offers = version >= LEASED_OFFERS;
                 self.near_takes_office_requests = version >= OFFICE_REQUESTS;
                 self.near_takes_looks = version >= LOOKS;
+                self.near_takes_listing_offers = version >= LISTING_OFFERS;
             }
             Ok(Some(HalfFrame::Sealed { session })) => self.request_sealed(session),
-            Ok(Some(HalfFrame::Took { file })) => self.took(now, file),
+            Ok(Some(HalfFrame::Took { file })) => {
+                self.took_child(file);
+                self.took(now, file);
+            }
             Ok(Some(HalfFrame::Unwanted {
                 file,
                 session,
@@ -486,6 +495,7 @@ impl Smb2FarHalf {
         self.client_finish = StreamFinish::Wanted;
         self.forgo_company(now);
         self.stop_serving_all();
+        self.forgo_children();
         if self.state == FarState::Watching {
             // With the beginning of a message that never came whole.
             self.give_gathered();
@@ -536,6 +546,7 @@ impl AcceleratorHalf for Smb2FarHalf {
             AcceleratorInput::Timeout => {
                 self.give_back_overdue(now);
                 self.retire_overdue(now);
+                self.retire_old_children(now);
                 self.end_overdue(now);
             }
         }
@@ -555,7 +566,8 @@ impl AcceleratorHalf for Smb2FarHalf {
 
     fn poll_timeout(&self) -> Option<Time> {
         let offers = self.opens_ahead.next_overdue(self.staleness());
-        let times = [self.next_overdue(), self.stops_by(), offers];
+        let children = self.children.next_overdue();
+        let times = [self.next_overdue(), self.stops_by(), offers, children];
         times.into_iter().flatten().min()
     }
 
@@ -581,6 +593,7 @@ impl AcceleratorHalf for Smb2FarHalf {
             + lists
             + self.gathered.len()
             + self.opens_ahead.bytes()
+            + self.children.bytes()
             + self.early_breaks.bytes()
     }
 

@@ -141,6 +141,7 @@ impl Smb2FarHalf {
         if self.staleness().is_some() {
             self.opens_ahead.opening(header.message_id, &create);
         }
+        self.note_walk(message, first.length.min(LISTING_BLOCK));
         Some(RequestPurpose::OpensListing {
             tree: header.tree,
             query: DirectoryQuery::of(&first, self.least_length()),

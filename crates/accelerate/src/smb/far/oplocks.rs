@@ -259,6 +259,9 @@ impl Smb2FarHalf {
         if self.opens_ahead.is_offered(file) {
             return self.not_taken(file);
         }
+        if self.children.is_offered(file) {
+            return self.child_not_taken(file);
+        }
         let queued_writes = self.queued_writes(file);
         let Some(open) = self.opens.get_mut(&file) else {
             return;

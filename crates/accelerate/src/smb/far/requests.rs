@@ -84,6 +84,7 @@ impl Smb2FarHalf {
         self.note_questions(&message);
         if let Some(message) = self.open_next(now, message)
             && refused.is_none()
+            && let Some(message) = self.hold_listing(message)
             && let Some(message) = self.answer_ahead(message)
             && let Some(message) = self.list_ahead(message)
         {
@@ -202,7 +203,10 @@ impl Smb2FarHalf {
         }
         if message.heads().any(|head| may_change_names(&head.header)) {
             for file in self.files() {
-                self.forget_fresh(file);
+                // The near half judges one that no client has.
+                if !self.children.is_offered(file) {
+                    self.forget_fresh(file);
+                }
             }
         }
         let mut chain = CompoundChain::default();
@@ -383,7 +387,9 @@ impl Smb2FarHalf {
             self.queue_bytes -= message.bytes();
             self.dispatch(now, message);
         }
-        let is_sent = self.queue.is_empty() && !self.opens_ahead.holds_requests();
+        let is_sent = self.queue.is_empty()
+            && !self.opens_ahead.holds_requests()
+            && !self.children.holds_requests();
         if self.client_finish == StreamFinish::Wanted && is_sent {
             self.client_finish = StreamFinish::Done;
             self.outputs.push_back(AcceleratorOutput::FinishLan);
@@ -392,6 +398,7 @@ impl Smb2FarHalf {
         self.list_all_ahead();
         self.open_ahead(now);
         self.open_stated(now);
+        self.open_children(now);
         #[cfg(test)]
         self.check_kin();
     }

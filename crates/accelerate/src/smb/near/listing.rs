@@ -56,6 +56,28 @@ impl PrefetchedListing {
         self.answers.iter().map(|answer| answer.length).sum()
     }
 
+    /// The first names, if they answer a request that came with the open.
+    pub(super) fn first_names(
+        &self,
+        request: &QueryDirectoryRequest,
+        least_length: u32,
+    ) -> Option<Vec<u8>> {
+        let first = self.answers.front().filter(|first| {
+            let query = &first.query;
+            !self.is_begun
+                && first.is_fresh
+                && first.length > 0
+                && query.answers(request, true, first.length, least_length)
+        })?;
+        Some(first.pieces.concat())
+    }
+
+    /// The client has received them with the open.
+    pub(super) fn begin(&mut self) {
+        self.answers.pop_front();
+        self.is_begun = true;
+    }
+
     /// Drops the entries that came with the open, if the client has received none of them.
     fn forget_fresh(&mut self) {
         if !self.is_begun {
@@ -84,6 +106,7 @@ impl Smb2NearHalf {
     /// Stores a prefetched answer.
     pub(super) fn listed(&mut self, now: Time, coming: IncomingListing, pieces: Vec<Bytes>) {
         let names_changed_at = self.names_changed_at;
+        let is_offered = self.children.holds(coming.file);
         let Some(open) = self.opens.get_mut(&coming.file) else {
             return;
         };
@@ -99,7 +122,8 @@ impl Smb2NearHalf {
             .front()
             .map_or(names_changed_at, |waiting| waiting.names_changed_at);
         let is_stale = coming.is_fresh && !listing.is_begun && coming.position < changed_at;
-        if is_stale || coming.position < listing.dropped_at {
+        // What was opened ahead is judged as a whole once it is used.
+        if is_stale && !is_offered || coming.position < listing.dropped_at {
             return;
         }
         let length = pieces.iter().map(Bytes::len).sum();
@@ -110,6 +134,9 @@ impl Smb2NearHalf {
             length,
             at: now,
         });
+        if is_offered {
+            return self.offered_names_arrived(now, coming.file);
+        }
         if coming.is_fresh && !open.listing.is_begun {
             self.fresh_listings.push(coming.file);
         }
@@ -243,7 +270,7 @@ impl Smb2NearHalf {
 
     /// The least length of a request for names that prefetched entries may answer: the far half
     /// applies the same.
-    fn least_length(&self) -> u32 {
+    pub(super) fn least_length(&self) -> u32 {
         match self.far_version >= COMPOUNDS {
             true => LEAST_LENGTH,
             false => OLD_LEAST_LENGTH,

@@ -20,6 +20,7 @@
 //! server has confirmed. A WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its open:
 //! the data is lost, and no client may believe it stored.
 
+mod children;
 pub(crate) mod contents;
 mod file_system;
 pub(crate) mod freshness;
@@ -37,7 +38,7 @@ use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
 use super::config::{OPENS_MAX, OUTSTANDING_MAX, TREES_MAX};
-use super::frames::{HalfFrame, LOOKS, OpenLicence, VERSION};
+use super::frames::{HalfFrame, LISTING_OFFERS, OpenLicence, VERSION};
 use super::keys::{MessageSealer, SealingKey, SignatureMac, SigningKey};
 use super::wire::directory::QueryDirectoryRequest;
 use super::wire::header::{MessageProtection, Smb2Header};
@@ -49,6 +50,7 @@ use super::wire::target::{CompoundChain, touch};
 use super::wire::transfer::{ReadRequest, WriteRequest};
 use super::wire::{FileId, u16_at};
 use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
+use children::ListingOffers;
 use contents::{BYTES_MAX, FileContents};
 use file_system::FileSystemReply;
 use freshness::LicenceFreshness;
@@ -96,6 +98,8 @@ struct LicensedOpen {
     /// A FLUSH behind all changes, by its message id.
     flushing: Option<u64>,
     listing: PrefetchedListing,
+    /// The client's frame that opened it to list it, if it is known.
+    opened_at: Option<u64>,
     file_system: Option<FileSystemReply>,
     /// Answers to questions that were asked ahead.
     information: Vec<InformationReply>,
@@ -346,6 +350,7 @@ pub(crate) struct Smb2NearHalf {
     missing: MissingNames,
     /// The frame that is passing, if it may look for a missing name.
     looking: Option<LookingFrame>,
+    children: ListingOffers,
     /// Bytes of WRITEs that were answered and not confirmed.
     behind: u64,
     fresh: LicenceFreshness,
@@ -389,6 +394,7 @@ impl Smb2NearHalf {
             offers: OpenOffers::default(),
             missing: MissingNames::default(),
             looking: None,
+            children: ListingOffers::default(),
             behind: 0,
             fresh: LicenceFreshness::default(),
             answered: 0,
@@ -486,9 +492,15 @@ impl Smb2NearHalf {
                 request,
                 answer,
             }) => self.offered_under_lease(now, file, position, request, answer),
+            Some(HalfFrame::ListingOffer {
+                file,
+                position,
+                request,
+                answer,
+            }) => self.listing_offered(file, position, request, answer),
             Some(HalfFrame::Lease { file, key }) => self.is_of_lease(file, key),
             Some(HalfFrame::Revoke { file }) => {
-                if self.offers.remove(file) {
+                if self.offers.remove(file) || self.children.remove(file) {
                     self.opens.remove(&file);
                 }
                 if let Some(open) = self.opens.get_mut(&file) {
@@ -590,6 +602,7 @@ impl Smb2NearHalf {
             is_bound: false,
             flushing: None,
             listing: PrefetchedListing::default(),
+            opened_at: None,
             file_system: None,
             information: Vec::new(),
         };
@@ -700,14 +713,17 @@ impl AcceleratorHalf for Smb2NearHalf {
             return;
         }
         match input {
-            AcceleratorInput::Start => self.tell_far(HalfFrame::Speaks { version: LOOKS }),
+            AcceleratorInput::Start => self.tell_far(HalfFrame::Speaks {
+                version: LISTING_OFFERS,
+            }),
             // The far half's affair.
             AcceleratorInput::ClaimGranted
             | AcceleratorInput::ClaimRevoked
             | AcceleratorInput::ClaimDenied
             | AcceleratorInput::Content(_)
             | AcceleratorInput::Woken => {}
-            AcceleratorInput::Timeout | AcceleratorInput::Server(..) => {}
+            AcceleratorInput::Timeout => self.refuse_old_listings(now),
+            AcceleratorInput::Server(..) => {}
             AcceleratorInput::Lan(bytes) => self.request_bytes(now, bytes),
             AcceleratorInput::LanFinished => {
                 self.outputs.push_back(AcceleratorOutput::FinishWan);
@@ -743,6 +759,11 @@ impl AcceleratorHalf for Smb2NearHalf {
 
     fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let is_serving = self.state == NearState::Serving;
+        self.children.next_overdue().filter(|_| is_serving)
     }
 
     fn buffered(&self) -> usize {

@@ -74,6 +74,7 @@ impl Smb2NearHalf {
         if !self.discards_alike(&head, is_question) {
             return self.close(ReasonCode::VIOLATION);
         }
+        self.note_listing_opened(&head);
         let Some(pending) = self.pending.get_mut(&header.message_id) else {
             return self.pass(head.bytes.freeze());
         };

@@ -74,6 +74,7 @@ impl Smb2NearHalf {
                     if let Some(frame) = &mut self.looking {
                         frame.update(&bytes);
                     }
+                    self.children.update(&bytes);
                 }
                 SplitterPiece::End => self.passed(now),
                 SplitterPiece::Sealed(_) => self.passed_unread(now),
@@ -140,6 +141,7 @@ impl Smb2NearHalf {
             self.mac = None;
         }
         self.opens_file(head);
+        self.note_listing(head, touch);
         if self.opens.is_empty() {
             return;
         }
@@ -423,6 +425,7 @@ impl Smb2NearHalf {
         self.offers.passed(now, self.position);
         self.chain = CompoundChain::default();
         self.questions_passed(now);
+        self.listing_passed(now);
         let mac = self.mac.take();
         let passing = self.passing.take();
         if self.answer_looking(now) {
@@ -748,6 +751,6 @@ fn written_to(body: &[u8]) -> Option<u64> {
 
 /// Returns true if the client's credit charge covers so many bytes. If not, the server reports the
 /// error.
-fn is_paid(header: &Smb2Header, bytes: u32) -> bool {
+pub(super) fn is_paid(header: &Smb2Header, bytes: u32) -> bool {
     bytes <= CREDIT_BYTES * u32::from(header.charge())
 }

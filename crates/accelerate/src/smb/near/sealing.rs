@@ -109,6 +109,7 @@ impl Smb2NearHalf {
                 if let Some(frame) = &mut self.looking {
                     frame.update(&bytes);
                 }
+                self.children.update(&bytes);
                 self.send_far(kind, bytes);
             }
             SplitterPiece::End => self.passed(now),
@@ -132,6 +133,7 @@ impl Smb2NearHalf {
     pub(super) fn passed_unread(&mut self, now: Time) {
         self.position += 1;
         self.unread_at = self.position;
+        self.children.passed_unread(self.position);
         self.names_may_change(self.position);
         self.missing.may_be_made(self.position);
         self.offers.drop_before(self.position);

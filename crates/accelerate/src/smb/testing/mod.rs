@@ -22,6 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::keys::SigningAlgorithm;
+use super::wire::FileId;
+use super::wire::create::CreateResponse;
+use super::wire::header::flag;
 use super::{ChannelPolicy, ConsistencyMode, DurablePolicy, SmbSettings, nt1};
 use crate::AcceleratorInput;
 use crate::credentials::DelegatedAccounts;
@@ -172,6 +175,28 @@ fn told(mut world: Smb2World) -> [Vec<AcceleratorInput>; 2] {
         world.ask(0, &messages::read(file, 0, 100));
         world.ask(0, &messages::close(file));
         world.run_for(Duration::from_millis(50));
+    }
+    for path in ["tree", "tree\\twig", "tree\\leaf"] {
+        world.server.directories.insert(path.to_owned());
+    }
+    for path in ["tree", "tree\\leaf", "tree\\twig"] {
+        let create = Smb2CreateParameters {
+            access: 0x81,
+            disposition: 1,
+            options: 0,
+            share: 7,
+            ..Smb2CreateParameters::open(path)
+        };
+        let mut list = messages::list(FileId::RELATED, 0, 15_380);
+        list.body[2] = server::FULL;
+        let requests = [create.request(), list.with_flags(flag::RELATED)];
+        let ids = world.send_chain(0, &requests);
+        let answer = world.wait(0, ids[0]);
+        let file = CreateResponse::parse(&answer.body)
+            .expect("it is opened")
+            .file;
+        world.wait(0, ids[1]);
+        world.ask(0, &messages::close(file));
     }
     world.told.take().expect("it was to be kept")
 }

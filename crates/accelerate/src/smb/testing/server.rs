@@ -141,7 +141,8 @@ struct WaitingCreate {
 /// See the module documentation.
 pub(crate) struct Smb2Server {
     pub(crate) files: BTreeMap<String, Vec<u8>>,
-    /// The names that are directories, whatever a CREATE asks for. Each lists all files.
+    /// The names that are directories, whatever a CREATE asks for. Each lists all files, and, but for the top,
+    /// the directories in it where the class of the entries has attributes ([`FULL`]).
     pub(crate) directories: BTreeSet<String>,
     /// The names that are reparse points.
     pub(crate) links: BTreeSet<String>,
@@ -1228,7 +1229,17 @@ impl Smb2Server {
         }
         let length = request.length.div_ceil(65_536);
         assert!(u32::from(header.charge()) >= length, "it is not paid for");
-        let names: VecDeque<String> = self.files.keys().cloned().collect();
+        let mut names: VecDeque<String> = self.files.keys().cloned().collect();
+        if request.class == FULL {
+            let above = format!("{}\\", self.opens[&file].name);
+            let within = self.directories.iter();
+            let within = within.filter_map(|name| name.strip_prefix(&above));
+            names.extend(
+                within
+                    .filter(|name| !name.contains('\\'))
+                    .map(|name| format!("{name}\\")),
+            );
+        }
         let open = self.opens.get_mut(&file).unwrap();
         if open.listing.is_none() || request.flags & 0x11 != 0 {
             open.listing = Some(names);
@@ -1248,8 +1259,13 @@ impl Smb2Server {
             }
             let start = entries.len();
             entries.extend((entry as u32).to_le_bytes());
+            let (name, attributes) = match name.strip_suffix('\\') {
+                Some(directory) => (directory, 0x10),
+                None => (&name[..], 0x80),
+            };
             if request.class == FULL {
-                entries.resize(start + 60, 0);
+                entries.resize(start + 56, 0);
+                entries.extend(u32::to_le_bytes(attributes));
                 entries.extend((2 * name.len() as u32).to_le_bytes());
                 entries.resize(start + 80, 0);
                 entries.extend(name.encode_utf16().flat_map(u16::to_le_bytes));

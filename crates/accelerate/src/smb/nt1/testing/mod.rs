@@ -122,6 +122,10 @@ pub(crate) fn conversation() -> [Vec<AcceleratorInput>; 2] {
     let theirs = world.open(other, "a");
     world.ask(other, &close(theirs));
     world.ask(0, &read(file, 0, 1_000));
+    let opened = world.ask(0, &unix_open_with("b", 2, 1));
+    let by_unix = opened_file(&opened.message).expect("it opens");
+    world.ask(0, &read(by_unix, 0, 100));
+    world.ask(0, &close(by_unix));
     world.ask(0, &chained(&read(file, 0, 100)));
     world.ask(0, &close(file));
     world.told.take().expect("it was to be kept")

@@ -170,6 +170,8 @@ pub(super) struct TraceCounts {
     pub(super) at_once: usize,
     /// Opens that did.
     pub(super) opened_at_once: usize,
+    /// Listings that began so.
+    pub(super) listed_at_once: usize,
     pub(super) lost: usize,
     /// The opens beside the server that waited.
     pub(super) waits: usize,
@@ -183,6 +185,7 @@ impl TraceCounts {
         self.reads += other.reads;
         self.at_once += other.at_once;
         self.opened_at_once += other.opened_at_once;
+        self.listed_at_once += other.listed_at_once;
         self.lost += other.lost;
         self.waits += other.waits;
         self.longest_wait = self.longest_wait.max(other.longest_wait);
@@ -614,7 +617,8 @@ impl<'a> TraceIndex<'a> {
         answer: &Smb2Response,
     ) -> Result<(), String> {
         let wanted = match (answer.header.status, disposition) {
-            _ if name.is_empty() => return Ok(()),
+            // Directories stay.
+            _ if name.is_empty() || name.starts_with("tree") => return Ok(()),
             (status::SUCCESS, 1 | 4) | (COLLISION, _) => true,
             (status::SUCCESS, 2) | (NO_SUCH_FILE, _) => false,
             _ => return Ok(()),
@@ -836,7 +840,13 @@ impl<'a> TraceIndex<'a> {
             | TraceRequest::Cut { .. }
             | TraceRequest::Names
             | TraceRequest::Position
-            | TraceRequest::List { .. } => Ok(()),
+            | TraceRequest::List { begins: None, .. } => Ok(()),
+            TraceRequest::List {
+                begins: Some(_), ..
+            } => {
+                count.listed_at_once += usize::from(op.who == 0 && took == Duration::ZERO);
+                Ok(())
+            }
         }
     }
 
@@ -1036,10 +1046,14 @@ fn names(answer: &Smb2Response) -> Vec<String> {
     while !rest.is_empty() {
         let number = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap()) as usize;
         // The one class of entries that is as it should be has no length there.
-        names.push(match number(4) {
+        let name = match number(4) {
             0 => utf16(&rest[80..80 + number(60)]),
             length => String::from_utf8(rest[8..8 + length].to_vec()).unwrap(),
-        });
+        };
+        // Directories stay.
+        if !name.starts_with("twig-") {
+            names.push(name);
+        }
         rest = &rest[number(0)..];
     }
     names
