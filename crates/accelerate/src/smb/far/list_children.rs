@@ -19,7 +19,7 @@
 //! client has requested no change since. After Took the directory is one like any other; after Revoked
 //! this half closes it, and the server answers the client's compound, which has waited here.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
 use vocab::Time;
@@ -121,9 +121,9 @@ pub(super) struct ChildListings {
     /// The directories to list ahead.
     wanted: VecDeque<DirectoryPath>,
     window: usize,
-    asked: HashMap<u64, ChildOpen>,
+    asked: BTreeMap<u64, ChildOpen>,
     next_number: u64,
-    offers: HashMap<FileId, ChildOpen>,
+    offers: BTreeMap<FileId, ChildOpen>,
 }
 
 impl WalkedDirectory {
