@@ -458,7 +458,9 @@ fn packets_that_come_twice_change_nothing() {
     }));
     let flow = world.start(FlowScript::Download(None));
     world.run(Duration::from_secs(5));
+    // The queue overflows in start-up, and data that is lost twice is sent twice.
     let lost_in_start_up = world.status(FAR).unwrap().lost_packets;
+    let twice_in_start_up = world.session(NEAR).statistics().duplicate_bytes;
     // The emulator copies behind the line.
     let goodput = goodput_mbit_s(&mut world, flow, Duration::from_secs(10));
     assert!(goodput > 0.93 * 20.0, "{goodput:.2} of 20 Mbit/s");
@@ -466,7 +468,8 @@ fn packets_that_come_twice_change_nothing() {
     assert_eq!(status.lost_packets, lost_in_start_up);
     let refused = world.status(NEAR).unwrap().refused_packets;
     assert!(refused > 1_000, "{refused} replays were refused");
-    assert_eq!(world.session(NEAR).statistics().duplicate_bytes, 0);
+    let twice = world.session(NEAR).statistics().duplicate_bytes;
+    assert_eq!(twice, twice_in_start_up);
 }
 
 #[test]
