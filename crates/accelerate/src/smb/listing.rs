@@ -197,15 +197,19 @@ impl ListingFrame {
     }
 }
 
-/// Returns a CREATE's body without the zeros behind its name, if it has no contexts and the name lies
-/// behind its fixed part. Two requests that are equal so ask for the same.
+/// Returns a CREATE's body without the zeros behind it, if its name lies behind its fixed part, and nothing
+/// follows but [`QUERY_ON_DISK_ID`].
 pub(crate) fn plain_create(body: &[u8]) -> Option<Vec<u8>> {
-    let is_plain = u32_at(body, 52) == Ok(0)
-        && u16_at(body, 44).is_ok_and(|at| usize::from(at) == header::LENGTH + CREATE_FIXED);
+    if !u16_at(body, 44).is_ok_and(|at| usize::from(at) == header::LENGTH + CREATE_FIXED) {
+        return None;
+    }
     let name = name_of(body)?;
-    let behind = body.get(CREATE_FIXED + name.len()..)?;
-    let is_plain = is_plain && behind.iter().all(|byte| *byte == 0);
-    is_plain.then(|| [&body[..CREATE_FIXED], name].concat())
+    let mut plain = [&body[..CREATE_FIXED], name].concat();
+    if u32_at(body, 52) != Ok(0) {
+        push_query_on_disk_id(&mut plain);
+    }
+    let is_plain = body.starts_with(&plain) && body[plain.len()..].iter().all(|byte| *byte == 0);
+    is_plain.then_some(plain)
 }
 
 /// Such a body with another name; `None` where the name is too long.
@@ -213,8 +217,26 @@ pub(crate) fn plain_create_of(body: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     let mut named = body.get(..CREATE_FIXED)?.to_vec();
     named[46..48].copy_from_slice(&u16::try_from(name.len()).ok()?.to_le_bytes());
     named.extend_from_slice(name);
+    if u32_at(body, 52) != Ok(0) {
+        push_query_on_disk_id(&mut named);
+    }
     (header::LENGTH + named.len() <= OFFERED_MAX).then_some(named)
 }
+
+/// Appends [`QUERY_ON_DISK_ID`] to a CREATE's body as its only context, at a multiple of eight.
+fn push_query_on_disk_id(create: &mut Vec<u8>) {
+    let at = (header::LENGTH + create.len()).next_multiple_of(8);
+    create.resize(at - header::LENGTH, 0);
+    create[48..52].copy_from_slice(&(at as u32).to_le_bytes());
+    create[52..56].copy_from_slice(&(QUERY_ON_DISK_ID.len() as u32).to_le_bytes());
+    create.extend(QUERY_ON_DISK_ID);
+}
+
+/// The create context that asks for a file's id on disk, as the Linux kernel's client sends it ([MS-SMB2]
+/// §2.2.13.2.9, SMB2_CREATE_QUERY_ON_DISK_ID): the last one, with its name at 16 and without data.
+const QUERY_ON_DISK_ID: [u8; 24] = [
+    0, 0, 0, 0, 16, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'Q', b'F', b'i', b'd', 0, 0, 0, 0,
+];
 
 /// The fixed part of a CREATE's body ([MS-SMB2] §2.2.13).
 const CREATE_FIXED: usize = 56;
@@ -238,6 +260,18 @@ mod tests {
         assert_eq!(plain_create_of(&body, &[1; OFFERED_MAX]), None);
         for cut in 0..body.len() {
             assert_eq!(plain_create(&body[..cut]), None);
+        }
+        let asking = plain_create_of(&[&body[..52], &[24, 0, 0, 0]].concat(), b"c\0").unwrap();
+        assert_eq!(plain_create(&asking), Some(asking.clone()));
+        assert_eq!(
+            plain_create(&[&asking[..], &[0; 8]].concat()),
+            Some(asking.clone())
+        );
+        for at in 48..asking.len() {
+            let mut other = asking.clone();
+            other[at] ^= 1;
+            let is_name = (56..58).contains(&at);
+            assert_eq!(plain_create(&other).is_some(), is_name, "{at}");
         }
         body[52] = 8;
         assert_eq!(plain_create(&body), None);

@@ -105,7 +105,7 @@ impl Smb2FarHalf {
             && (PendingSetUps::wants(header)
                 || is_keyed && header.has(flag::SIGNED)
                 || self.may_be_aliased(header)
-                || self.is_lease_or_durable(header)
+                || self.has_needed_contexts(header)
                 || self.is_information_ahead(header))
     }
 
@@ -115,8 +115,9 @@ impl Smb2FarHalf {
         request.is_some_and(|of| matches!(of.purpose, RequestPurpose::AsksAhead { .. }))
     }
 
-    /// Returns true if the create contexts of an answer may grant a lease or a durable handle.
-    fn is_lease_or_durable(&self, header: &Smb2Header) -> bool {
+    /// Returns true if the create contexts of an answer are needed: they may grant a lease or a durable
+    /// handle, or belong to an open ahead.
+    fn has_needed_contexts(&self, header: &Smb2Header) -> bool {
         let request = self.outstanding.get(&header.message_id);
         header.status == status::SUCCESS
             && request.is_some_and(|request| {
@@ -128,6 +129,7 @@ impl Smb2FarHalf {
                             ..
                         }
                         | RequestPurpose::OpensAhead(_)
+                        | RequestPurpose::OpensChild(_)
                 )
             })
     }
@@ -832,7 +834,9 @@ impl Smb2FarHalf {
                 return self.opened_ahead(now, head, rest, number);
             }
             RequestPurpose::LooksAhead(number) => return self.looked_ahead(head, number),
-            RequestPurpose::OpensChild(number) => return self.opened_child(head, number),
+            RequestPurpose::OpensChild(number) => {
+                return self.opened_child(head, rest, number);
+            }
             RequestPurpose::ClosesAhead(file) => return self.forget_open(file),
             RequestPurpose::AsksFileSystem {
                 file,

@@ -22,7 +22,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
-use vocab::Time;
+use vocab::{SegmentKind, Time};
 
 use super::listing::{ListingPhase, OpenListing};
 use super::message::GatheredMessage;
@@ -53,8 +53,7 @@ const DIRECTORY_FILE: u8 = 1;
 const SHARE_AT: usize = 32;
 const SHARES_ALL: u32 = 7;
 
-/// The fixed part of a CREATE answer, and the padding that may follow it.
-const ANSWER: usize = 88;
+/// The padding that may follow a CREATE answer.
 const ANSWER_PADDING: usize = 8;
 
 /// The orders in which clients go through the directories of a listing: in the server's order or sorted,
@@ -472,7 +471,12 @@ impl Smb2FarHalf {
     }
 
     /// The server has opened a directory ahead of the client, or not.
-    pub(super) fn opened_child(&mut self, head: &Smb2MessageHead, number: u64) {
+    pub(super) fn opened_child(
+        &mut self,
+        head: &Smb2MessageHead,
+        rest: &[(SegmentKind, Bytes)],
+        number: u64,
+    ) {
         let Some(mut child) = self.children.asked.remove(&number) else {
             return;
         };
@@ -484,25 +488,28 @@ impl Smb2FarHalf {
         };
         let (file, session, tree) = (answer.file, child.header.session, child.header.tree);
         let guard = child.header.guard();
-        let fixed = header::LENGTH + ANSWER;
-        let is_served = (fixed..=fixed + ANSWER_PADDING).contains(&head.length)
-            && answer.is_directory()
+        let mut message = head.message().to_vec();
+        rest.iter()
+            .for_each(|(_, bytes)| message.extend_from_slice(bytes));
+        let length = CreateResponse::length_with_id_on_disk(&message);
+        let length = length.filter(|length| message.len() <= length + ANSWER_PADDING);
+        let is_served = answer.is_directory()
             && self.client_finish == StreamFinish::Open
             && !self.may_have_channels(session);
-        if !is_served {
+        let Some(length) = length.filter(|_| is_served) else {
             let mut open = TrackedOpen::new(session, tree, false);
             open.guard = guard;
             self.keep_open(file, open);
             self.discard(file);
             return self.requeue(child.waiting.take());
-        }
+        };
         let listing = OpenListing::offered(child.model.query, child.model.length);
         self.serve_bare(file, (session, tree), guard, Some(listing), false);
         self.tell_near(HalfFrame::ListingOffer {
             file,
             position: child.position,
             request: Bytes::copy_from_slice(&child.request),
-            answer: Bytes::copy_from_slice(&head.body()[..ANSWER]),
+            answer: Bytes::copy_from_slice(&message[header::LENGTH..length]),
         });
         self.children.begin(file, child.directory.clone());
         self.children.offers.insert(file, child);

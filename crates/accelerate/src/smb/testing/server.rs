@@ -1076,6 +1076,14 @@ impl Smb2Server {
             answer.extend([state, 0, 0, 0, u8::from(is_breaking) << 1, 0, 0, 0]);
             answer.extend([0; 8]);
         }
+        if key.is_none() && request.context_names() == Ok(vec![&b"QFid"[..]]) {
+            answer[80..84].copy_from_slice(&((LENGTH + 88) as u32).to_le_bytes());
+            answer[84..88].copy_from_slice(&56u32.to_le_bytes());
+            answer.extend([0, 0, 0, 0, 16, 0, 4, 0, 0, 0, 24, 0, 32, 0, 0, 0]);
+            answer.extend(b"QFid\0\0\0\0");
+            answer.extend(file.0);
+            answer.extend([0; 16]);
+        }
         let asks_durable = request.is_durable();
         self.asked_durable += usize::from(asks_durable);
         let is_durable = asks_durable && self.grants_durable && (oplock == 9 || state == 7);

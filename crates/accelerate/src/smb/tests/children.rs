@@ -62,6 +62,7 @@ fn send_listing(world: &mut Smb2World, path: &str) -> Vec<u64> {
         disposition: 1,
         options: 0,
         share: 7,
+        context: Some(b"QFid"),
         ..Smb2CreateParameters::open(path)
     };
     let mut list = messages::list(FileId::RELATED, 0, KERNEL_LENGTH);
@@ -92,6 +93,7 @@ fn list(world: &mut Smb2World, path: &str) -> (Vec<String>, bool) {
     let answer = world.wait(0, ids[0]);
     assert_eq!(answer.header.status, status::SUCCESS, "{path}");
     let file = CreateResponse::parse(&answer.body).unwrap().file;
+    assert_eq!(answer.body[112..128], file.0, "its id on disk");
     let mut found = names(&world.wait(0, ids[1]));
     let is_here = world.now == start;
     loop {

@@ -381,6 +381,20 @@ impl CreateResponse {
         Ok(names.any(|name| matches!(name, b"DHnQ" | b"DH2Q")))
     }
 
+    /// The length in bytes of a whole answer, header included, up to the end of its fixed part or of its
+    /// create contexts. `None` if it has others than one with the file's id on disk.
+    pub(crate) fn length_with_id_on_disk(message: &[u8]) -> Option<usize> {
+        const FIXED: usize = LENGTH + 88;
+        let body = message.get(LENGTH..FIXED)?;
+        let (at, length) = (u32_at(body, 80).ok()?, u32_at(body, 84).ok()?);
+        if length == 0 {
+            return Some(FIXED);
+        }
+        let found = contexts(part(message, at, length).ok()?).ok()?;
+        let is_id = matches!(found[..], [(b"QFid", _)]) && at as usize == FIXED;
+        is_id.then_some(FIXED + length as usize)
+    }
+
     /// [MS-FSCC] §2.6 (File Attributes): FILE_ATTRIBUTE_DIRECTORY.
     pub(crate) fn is_directory(&self) -> bool {
         self.attributes & 0x10 != 0
