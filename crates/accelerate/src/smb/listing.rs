@@ -197,19 +197,33 @@ impl ListingFrame {
     }
 }
 
-/// Returns a CREATE's body without the zeros behind it, if its name lies behind its fixed part, and nothing
-/// follows but [`QUERY_ON_DISK_ID`].
+/// Returns a CREATE's body with the least padding, if its name lies behind its fixed part, and nothing
+/// follows but [`QUERY_ON_DISK_ID`]. Two requests that are equal so ask for the same.
 pub(crate) fn plain_create(body: &[u8]) -> Option<Vec<u8>> {
     if !u16_at(body, 44).is_ok_and(|at| usize::from(at) == header::LENGTH + CREATE_FIXED) {
         return None;
     }
     let name = name_of(body)?;
     let mut plain = [&body[..CREATE_FIXED], name].concat();
-    if u32_at(body, 52) != Ok(0) {
+    let mut end = plain.len();
+    let length = u32_at(body, 52).ok()? as usize;
+    if length > 0 {
+        let at = (u32_at(body, 48).ok()? as usize).checked_sub(header::LENGTH)?;
+        let is_padding = |bytes: &[u8]| bytes.len() <= PADDING_MAX && is_zero(bytes);
+        let is_query = body.get(end..at).is_some_and(is_padding)
+            && length == QUERY_ON_DISK_ID.len()
+            && body[at..].starts_with(&QUERY_ON_DISK_ID);
+        if !is_query {
+            return None;
+        }
+        end = at + length;
         push_query_on_disk_id(&mut plain);
     }
-    let is_plain = body.starts_with(&plain) && body[plain.len()..].iter().all(|byte| *byte == 0);
-    is_plain.then_some(plain)
+    is_zero(body.get(end..)?).then_some(plain)
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
 }
 
 /// Such a body with another name; `None` where the name is too long.
@@ -231,6 +245,10 @@ fn push_query_on_disk_id(create: &mut Vec<u8>) {
     create[52..56].copy_from_slice(&(QUERY_ON_DISK_ID.len() as u32).to_le_bytes());
     create.extend(QUERY_ON_DISK_ID);
 }
+
+/// Most bytes between a name and its context: the Linux kernel's client ends a name with a zero character, and
+/// then goes to a multiple of eight.
+const PADDING_MAX: usize = 8;
 
 /// The create context that asks for a file's id on disk, as the Linux kernel's client sends it ([MS-SMB2]
 /// §2.2.13.2.9, SMB2_CREATE_QUERY_ON_DISK_ID): the last one, with its name at 16 and without data.
@@ -267,6 +285,12 @@ mod tests {
             plain_create(&[&asking[..], &[0; 8]].concat()),
             Some(asking.clone())
         );
+        // A name that ends at a multiple of eight, and a zero behind it.
+        let even = plain_create_of(&asking, b"a\0b\0c\0d\0").unwrap();
+        let mut ended = [&even[..64], &[0; 8], &even[64..]].concat();
+        assert_eq!(plain_create(&ended), None);
+        ended[48] += 8;
+        assert_eq!(plain_create(&ended), Some(even));
         for at in 48..asking.len() {
             let mut other = asking.clone();
             other[at] ^= 1;
