@@ -284,6 +284,12 @@ pub(crate) fn set_allocation(file: FileId, bytes: u64) -> Smb2Message {
     request
 }
 
+/// Marks a SET_INFO in a field that servers ignore, so that two alike can be told apart ([MS-SMB2] §2.2.39,
+/// SET_INFO Request: Reserved).
+pub(crate) fn mark_set(request: &mut Smb2Message, mark: u16) {
+    request.body[10..12].copy_from_slice(&mark.to_le_bytes());
+}
+
 /// SET_INFO of the file's times and attributes.
 pub(crate) fn set_basic(file: FileId) -> Smb2Message {
     let mut request = set_end(file, 0);

@@ -722,11 +722,8 @@ impl Smb2Server {
                 self.files.get_mut(&name).unwrap().resize(end as usize, 0);
                 let object = self.object(&name);
                 self.note(|| HistoryEvent::Used { connection, object });
-                self.note(|| HistoryEvent::Cut {
-                    connection,
-                    file: file(16),
-                    end,
-                });
+                let mark = u16_at(body, 10).unwrap();
+                self.note(|| HistoryEvent::Cut { connection, mark });
                 self.changed(&name);
                 self.break_shared(file(16), &name);
                 self.answer(connection, header, &[2, 0]);

@@ -637,7 +637,7 @@ impl ModelRun {
                     0 => (messages::set_allocation(file, 0), 0),
                     _ => (messages::set_end(file, offset), offset),
                 };
-                self.ask(who, &request, TraceRequest::Cut { file, end }, None);
+                self.set_length(who, file, request, end);
             }
             7 => self.ask(
                 who,
@@ -701,6 +701,12 @@ impl ModelRun {
         self.ask(who, &request, asked, None);
     }
 
+    fn set_length(&mut self, who: usize, file: FileId, mut request: Smb2Message, end: u64) {
+        let mark = self.ops.len() as u16;
+        messages::mark_set(&mut request, mark);
+        self.ask(who, &request, TraceRequest::Cut { file, end, mark }, None);
+    }
+
     fn write(&mut self, who: usize, file: FileId, offset: u64, length: u64) {
         self.tag += 1;
         let tag = self.tag.to_le_bytes();
@@ -730,7 +736,7 @@ impl ModelRun {
             }
             6..=9 => self.world.server.disk = usize::MAX,
             10..=12 => {
-                let command = [0x05, 0x07, 0x08, 0x09, 0x0e][self.random.below(5) as usize];
+                let command = [0x05, 0x07, 0x08, 0x09, 0x0e, 0x11][self.random.below(6) as usize];
                 self.world.server.refuses = Some((command, DEVICE_ERROR));
                 self.trouble.injected.insert(DEVICE_ERROR);
             }
@@ -1057,6 +1063,44 @@ fn run_all(seeds: std::ops::Range<u64>, steps: usize, consistency: ConsistencyMo
 #[test]
 fn two_random_clients_match_direct_clients() {
     run_all(0..100, 150, ConsistencyMode::Strict);
+}
+
+/// The first of two equal changes of the length is lost on a cut path, after another client has opened the file,
+/// and the server does the second: what is read between them is what the server has.
+#[test]
+fn lost_change_of_the_length_is_not_taken_for_a_later_one() {
+    let mut run = ModelRun::new(1, ConsistencyMode::Strict);
+    let open = |run: &mut ModelRun, who: usize| {
+        let create = Smb2CreateParameters::open("a");
+        let is_for = HandleUse::Data { may_write: true };
+        run.ask(
+            who,
+            &create.request(),
+            opening(&create),
+            Some((is_for, false)),
+        );
+        while run.handles[who].is_empty() {
+            run.go_on(Duration::from_secs(1));
+        }
+        run.handles[who][0].file
+    };
+    let file = open(&mut run, 0);
+    let start = run.world.now;
+    run.world.is_cut = true;
+    run.set_length(0, file, messages::set_allocation(file, 0), 0);
+    run.go_on(Duration::ZERO);
+    assert!(run.waits[0].is_empty(), "it is answered at once");
+    let other = open(&mut run, 1);
+    run.write(1, other, 500, 400);
+    run.trouble.cuts.push(start..run.world.now);
+    run.world.is_cut = false;
+    run.go_on(Duration::from_secs(2));
+    run.read(0, file, 600, 100);
+    run.go_on(Duration::from_secs(2));
+    run.set_length(0, file, messages::set_allocation(file, 0), 0);
+    run.go_on(Duration::from_secs(2));
+    let counts = run.end().unwrap();
+    assert_eq!((counts.lost, counts.stale), (1, 0));
 }
 
 #[test]

@@ -23,12 +23,8 @@ pub(crate) enum HistoryEvent {
         data: Vec<u8>,
         is_done: bool,
     },
-    /// A file's end was set through this open.
-    Cut {
-        connection: usize,
-        file: FileId,
-        end: u64,
-    },
+    /// A file's end was set by a request with this mark.
+    Cut { connection: usize, mark: u16 },
     /// This connection was shown a file's contents, or changed them, or opened it to do so.
     Used { connection: usize, object: u64 },
     /// A CREATE succeeded.
