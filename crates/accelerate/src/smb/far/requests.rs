@@ -463,7 +463,7 @@ impl Smb2FarHalf {
                 .is_some_and(|header| matches!(header.command, command::CANCEL | command::ECHO));
         let charge = match self.moved_open(message) {
             // The position is set first, and no READ of ours may move it again meanwhile.
-            Some(_) if self.ahead_credits > 0 => return false,
+            Some(file) if self.reads_ahead_of(file) => return false,
             Some(_) => message.charge() + 1,
             None => message.charge(),
         };
@@ -498,6 +498,13 @@ impl Smb2FarHalf {
             let is_moved = self.opens.get(&file).is_some_and(|open| open.is_moved);
             (asks && is_moved).then_some(file)
         })
+    }
+
+    /// Returns true if READs of our own are under way through this open.
+    fn reads_ahead_of(&self, file: FileId) -> bool {
+        self.outstanding.values().any(
+            |request| matches!(request.purpose, RequestPurpose::Ahead { file: of, .. } if of == file),
+        )
     }
 
     /// Puts the server's position of an open where the client's own READs have left it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::super::config::{FRESH_FOR, OPENS_AHEAD_MAX};
 use super::super::testing::login::ANNA;
 use super::super::testing::messages::{self, Smb2CreateParameters};
-use super::super::testing::server::{FULL, NO_SUCH_FILE, SigningPolicy};
+use super::super::testing::server::{FULL, HistoryEvent, NO_SUCH_FILE, SigningPolicy};
 use super::super::testing::world::Smb2World;
 use super::super::wire::FileId;
 use super::super::wire::header::{command, status};
@@ -150,6 +150,33 @@ fn under_the_strict_policy_nothing_is_opened_ahead() {
     }
     world.run_for(Duration::from_secs(3));
     assert_eq!(world.server.count(0, command::CREATE), 6);
+}
+
+/// The server makes an open ahead wait until another client gives its oplock back, and the client's requests do
+/// not wait with it.
+#[test]
+fn open_ahead_that_waits_for_another_client_holds_up_no_request() {
+    let mut world = world_with(100);
+    world.beside();
+    world.server.keep_history();
+    let held_name = name(5);
+    let held = Smb2CreateParameters {
+        oplock: 9,
+        ..to_read(&held_name)
+    };
+    world.create(1, &held);
+    read_all(&mut world, 0..3);
+    let file = open(&mut world, 0, 3);
+    super::read(&mut world, 0, file, 0, 4_000);
+    world.run_for(Duration::from_secs(1));
+    let waits = world.server.history.as_ref().unwrap().iter();
+    let waits =
+        waits.filter(|happened| matches!(happened, HistoryEvent::Waits { connection: 0, .. }));
+    assert!(waits.count() > 0, "an open ahead waits");
+    let start = world.now;
+    let answer = world.ask(0, &messages::query_position(file));
+    assert_eq!(answer.body[8..16], 4_000u64.to_le_bytes());
+    assert!(world.now.since(start) <= 3 * DELAY);
 }
 
 #[test]
