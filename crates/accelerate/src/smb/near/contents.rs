@@ -49,17 +49,21 @@ impl FileContents {
         self.end = Some(end);
     }
 
-    /// Keeps a block, and removes older ones that begin within it: they come from an earlier
-    /// position of the client, the far half counts on none of them, and they would hide the rest of
-    /// the new one.
+    /// Keeps a block, unless an older one holds all of it, and removes older ones that lie wholly within it. So
+    /// of two blocks the one that begins later also ends later, and none hides a part of another. The far half may
+    /// count on blocks of two runs that overlap.
     pub(crate) fn insert(&mut self, offset: u64, pieces: Vec<Bytes>) {
         let length: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-        let within = self.blocks.range(offset..offset.saturating_add(length));
+        let end = offset.saturating_add(length);
+        let before = self.blocks.range(..=offset).next_back();
+        if before.is_some_and(|(start, block)| start.saturating_add(block.length) >= end) {
+            return;
+        }
+        let within = self.blocks.range(offset..end);
+        let within = within.filter(|(start, block)| start.saturating_add(block.length) <= end);
         let within: Vec<u64> = within.map(|(start, _)| *start).collect();
         for start in within {
-            if let Some(old) = self.blocks.remove(&start) {
-                self.bytes -= old.length;
-            }
+            self.remove(start);
         }
         if let Some(old) = self.blocks.insert(offset, FileBlock { pieces, length }) {
             self.bytes -= old.length;
@@ -239,8 +243,21 @@ mod tests {
         contents.insert(600, vec![Bytes::from(vec![6; 10])]);
         contents.insert(700, vec![Bytes::from(vec![7; 90])]);
         contents.insert(500, vec![Bytes::from(vec![5; 250])]);
-        assert_eq!(contents.bytes(), 250);
-        assert_eq!(data(contents.find(640, 100)), Some(vec![5; 100]));
-        assert!(contents.find(740, 20).is_none());
+        assert_eq!(contents.bytes(), 340);
+        assert_eq!(data(contents.find(640, 60)), Some(vec![5; 60]));
+        assert_eq!(data(contents.find(740, 20)), Some(vec![7; 20]));
+    }
+
+    /// Two runs of the far half may overlap, and it counts on the blocks of both.
+    #[test]
+    fn new_short_block_hides_no_longer_one() {
+        let mut contents = FileContents::default();
+        contents.insert(1_009, vec![Bytes::from(vec![9; 220])]);
+        contents.insert(1_011, vec![Bytes::from(vec![9; 19])]);
+        contents.insert(1_030, vec![Bytes::from(vec![9; 19])]);
+        assert_eq!(data(contents.find(1_011, 64)), Some(vec![9; 64]));
+        contents.insert(1_000, vec![Bytes::from(vec![9; 100])]);
+        assert_eq!(data(contents.find(1_000, 229)), Some(vec![9; 229]));
+        assert_eq!(contents.bytes(), 320);
     }
 }
