@@ -123,7 +123,8 @@ struct ModelRun {
     unchecked: Option<u64>,
     /// Clients give oplocks and leases back late, at times after the server has taken them.
     has_slow_holders: bool,
-    /// The requests for names in compounds, by the id of the CREATE: their opens are not known yet.
+    /// The requests for names in compounds of the client behind the halves, by the id of the CREATE: their opens
+    /// are not known yet.
     compounds: BTreeMap<u64, usize>,
 }
 
@@ -903,7 +904,8 @@ impl ModelRun {
                 if has_oplock {
                     self.own_oplocks.insert(file);
                 }
-                if let Some(place) = self.compounds.get(&arrival.message_id)
+                if who == 0
+                    && let Some(place) = self.compounds.get(&arrival.message_id)
                     && let TraceRequest::List { file: of, .. } = &mut self.ops[*place].asked
                 {
                     *of = file;
