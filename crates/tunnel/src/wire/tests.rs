@@ -123,7 +123,8 @@ fn reason() -> impl Strategy<Value = ResetReason> {
         Just(ResetReason::Policy),
         Just(ResetReason::PeerLost),
         Just(ResetReason::PeerRestarted),
-        (10..=255_u8).prop_map(ResetReason::Unknown),
+        Just(ResetReason::PeerRemoved),
+        (11..=255_u8).prop_map(ResetReason::Unknown),
     ]
 }
 
