@@ -82,7 +82,7 @@ pub struct FitErrors {
     /// The unit of the queue is right; `None` if the plan did not fill the queue, or the stamps are too
     /// noisy to count its packets.
     pub unit_is_right: Option<bool>,
-    /// Error of the queue's size beyond one packet, in percent.
+    /// Error of the queue's size in percent. An error of one packet counts as none.
     pub queue_percent: Option<f64>,
     /// The number of servers is right; `None` if the bursts of the plan hardly wait for a server.
     pub servers_are_right: Option<bool>,
@@ -257,8 +257,8 @@ fn is_same_unit(device: &DeviceModel, fitted: DeviceQueueLimit) -> bool {
     }
 }
 
-/// Error of the number of packets that fit, beyond one packet, in percent of it; the greatest of all
-/// sizes.
+/// Error of the number of packets that fit, in percent of it; the greatest of all sizes. An error of one packet
+/// counts as none.
 fn queue_error(device: &DeviceModel, fitted: DeviceQueueLimit) -> f64 {
     let overhead = device.output.overhead.bytes();
     SIZES
@@ -266,7 +266,10 @@ fn queue_error(device: &DeviceModel, fitted: DeviceQueueLimit) -> f64 {
         .map(|size| {
             let fits = |queue: DeviceQueueLimit| queue.limit() / queue.cost(size + overhead);
             let truth = fits(device.output.queue);
-            let error = fits(fitted).abs_diff(truth).saturating_sub(1);
+            let error = match fits(fitted).abs_diff(truth) {
+                0 | 1 => 0,
+                more => more,
+            };
             error as f64 * 100.0 / truth as f64
         })
         .fold(0.0, f64::max)
@@ -276,6 +279,13 @@ fn queue_error(device: &DeviceModel, fitted: DeviceQueueLimit) -> f64 {
 mod tests {
     use super::*;
     use crate::known_devices::draw;
+
+    #[test]
+    fn queue_may_be_off_by_one_packet_and_no_more() {
+        let device = device_with(DeviceQueueLimit::Packets(100));
+        assert_eq!(queue_error(&device, DeviceQueueLimit::Packets(101)), 0.0);
+        assert_eq!(queue_error(&device, DeviceQueueLimit::Packets(94)), 6.0);
+    }
 
     fn device_with(queue: DeviceQueueLimit) -> DeviceModel {
         let mut device = draw::device(0);

@@ -142,7 +142,7 @@ pub(crate) struct RecordWriter {
     planned_runs: usize,
 }
 
-/// What a reader has to know about a run that has ended. A run without a verdict is void: the
+/// The end of a run, and whether its records can be used. A run without a verdict is void: the
 /// measurement was killed before its end.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct RunVerdict {

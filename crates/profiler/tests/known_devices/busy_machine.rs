@@ -102,11 +102,11 @@ fn exponential(random: &mut SeededRandom, mean: Duration) -> Duration {
     mean.mul_f64(-(1.0 - random.next_f64()).ln())
 }
 
-/// Lateness of deliveries.
+/// The times by which a busy machine delivered packets too late.
 #[derive(Default)]
-struct Latenesses(Vec<Duration>);
+struct DeliveryDelays(Vec<Duration>);
 
-impl Latenesses {
+impl DeliveryDelays {
     fn quantile(&mut self, share: f64) -> Duration {
         self.0.sort_unstable();
         let rank = (self.0.len() as f64 * share) as usize;
@@ -119,7 +119,7 @@ fn measure(
     plan: &MeasurementPlan,
     device: &DeviceModel,
     (load, seed): (MachineLoad, u64),
-    late: &mut [Latenesses; 2],
+    late: &mut [DeliveryDelays; 2],
 ) -> Vec<MeasuredRun> {
     let mut runs = Vec::new();
     for run in plan.runs() {
@@ -199,7 +199,7 @@ fn judge_all(seeds: std::ops::Range<u64>, load: MachineLoad) -> RightParts {
     let mut right = RightParts::default();
     for seed in seeds {
         let device = draw::device(seed);
-        let mut late = <[Latenesses; 2]>::default();
+        let mut late = <[DeliveryDelays; 2]>::default();
         let runs = measure(&draw::real_plan(&device), &device, (load, seed), &mut late);
         let runs = CalibratedRuns::new(runs, device.ports);
         let quality = judge::MeasurementQuality {

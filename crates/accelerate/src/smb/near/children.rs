@@ -25,8 +25,7 @@ use crate::smb::listing::{ListingFrame, may_change_names, only_opens};
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::CreateResponse;
 use crate::smb::wire::directory::{QueryDirectoryRequest, answer_body};
-use crate::smb::wire::frame::frame_header;
-use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, flag, status};
+use crate::smb::wire::header::{MessageProtection, Smb2Header, command, flag, status};
 use crate::smb::wire::split::Smb2MessageHead;
 use crate::smb::wire::target::RequestEffect;
 
@@ -318,29 +317,11 @@ impl Smb2NearHalf {
         if !is_young || !is_current || !is_first {
             return None;
         }
-        let mut create = offer.answer.to_vec();
-        // Messages of a compound begin at multiples of eight ([MS-SMB2] §3.3.4.1.3).
-        let length = (header::LENGTH + create.len()).next_multiple_of(8);
-        create.resize(length - header::LENGTH, 0);
         let mut listed = answer_body(names.len() as u32).to_vec();
         listed.extend(names);
-        let key = self.keys.get(&header.session);
-        let key = key.filter(|_| header.guard() == MessageProtection::Signed);
-        let mut messages = Vec::new();
-        for (asked, next, body) in [(header, length as u32, create), (query_header, 0, listed)] {
-            let mut answer = asked.answer(status::SUCCESS);
-            (answer.session, answer.tree) = (header.session, header.tree);
-            answer.flags |= asked.flags & flag::RELATED;
-            answer.next = next;
-            let mut message = answer.emit().to_vec();
-            message.extend(body);
-            if let Some(key) = key {
-                key.sign(&mut message, []);
-            }
-            messages.extend(message);
-        }
-        let mut front = frame_header(messages.len()).to_vec();
-        front.extend(messages);
-        Some(front)
+        Some(self.compound_frame([
+            (*header, status::SUCCESS, offer.answer.to_vec()),
+            (*query_header, status::SUCCESS, listed),
+        ]))
     }
 }

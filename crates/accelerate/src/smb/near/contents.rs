@@ -118,7 +118,7 @@ impl FileContents {
     }
 
     /// Forgets the blocks wholly before `offset` up to the first gap: a serial reader does not return to them.
-    /// Of those before the gap the last ones stay, as the far half keeps a run that the client interrupted.
+    /// Of the blocks before the gap, the last ones stay: the far half keeps a run that the client interrupted.
     pub(crate) fn drop_before(&mut self, offset: u64) {
         let mut first = offset;
         while let Some((start, end)) = self.block_before(first) {

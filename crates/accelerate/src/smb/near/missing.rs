@@ -21,7 +21,6 @@ use crate::smb::frames::{HalfFrame, LOOKS};
 use crate::smb::keys::SignatureMac;
 use crate::smb::listing::may_make_names;
 use crate::smb::wire::create::{CreateRequest, CreateResponse, name_of};
-use crate::smb::wire::frame::frame_header;
 use crate::smb::wire::header::{
     self, ERROR_BODY, MessageProtection, Smb2Header, command, flag, status,
 };
@@ -186,30 +185,10 @@ impl Smb2NearHalf {
     /// Gives the client the answers to a frame that looks for a missing name.
     fn give_missing(&mut self, headers: &[Smb2Header], rest: &[u32]) {
         let first = headers[0];
-        let key = self.keys.get(&first.session);
-        let key = key.filter(|_| first.guard() == MessageProtection::Signed);
         let statuses = std::iter::once(&status::OBJECT_NAME_NOT_FOUND).chain(rest);
-        let mut messages = Vec::new();
-        for (index, (of, status)) in headers.iter().zip(statuses).enumerate() {
-            let mut body = ERROR_BODY.to_vec();
-            let mut next = 0;
-            if index + 1 < headers.len() {
-                // Messages of a compound begin at multiples of eight ([MS-SMB2] §3.3.4.1.3).
-                let length = (header::LENGTH + body.len()).next_multiple_of(8);
-                body.resize(length - header::LENGTH, 0);
-                next = length as u32;
-            }
-            let mut answer = of.answer(*status);
-            (answer.session, answer.tree) = (first.session, first.tree);
-            answer.flags |= of.flags & flag::RELATED;
-            answer.next = next;
-            let mut message = answer.emit().to_vec();
-            message.extend(body);
-            if let Some(key) = key {
-                key.sign(&mut message, []);
-            }
-            messages.extend(message);
-        }
+        let answers = headers.iter().zip(statuses);
+        let answers = answers.map(|(of, status)| (*of, *status, ERROR_BODY.to_vec()));
+        let front = self.compound_frame(answers);
         let closes = headers.iter().any(|of| of.command == command::CLOSE);
         for of in headers {
             let missed = PendingRequest::Missed {
@@ -221,8 +200,6 @@ impl Smb2NearHalf {
             self.pending.insert(of.message_id, missed);
         }
         self.answered += headers.len() as u64;
-        let mut front = frame_header(messages.len()).to_vec();
-        front.extend(messages);
         self.give_signed(&first, front);
     }
 

@@ -14,7 +14,7 @@ use crate::smb::keys::SignatureMac;
 use crate::smb::listing::may_change_names;
 use crate::smb::offer::drops_offers;
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
-use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, status};
+use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, flag, status};
 use crate::smb::wire::lock::{changes_contents, may_lock_shared};
 use crate::smb::wire::set_info::{
     ANSWER as SET_ANSWER, PlainChange, length_set, plain_change, renames,
@@ -690,6 +690,40 @@ impl Smb2NearHalf {
         for piece in rest {
             self.reply(piece);
         }
+    }
+
+    /// Returns the answers to the requests of a compound as one frame: header of the request, status and body
+    /// of each. They are signed if the first request is signed.
+    pub(super) fn compound_frame(
+        &self,
+        answers: impl IntoIterator<Item = (Smb2Header, u32, Vec<u8>)>,
+    ) -> Vec<u8> {
+        let mut messages = Vec::new();
+        let mut answers = answers.into_iter().peekable();
+        let first = answers.peek().map(|(request, ..)| *request);
+        let first = first.expect("a compound has messages");
+        let key = self.keys.get(&first.session);
+        let key = key.filter(|_| first.guard() == MessageProtection::Signed);
+        while let Some((request, status, mut body)) = answers.next() {
+            let mut answer = request.answer(status);
+            (answer.session, answer.tree) = (first.session, first.tree);
+            answer.flags |= request.flags & flag::RELATED;
+            if answers.peek().is_some() {
+                // Messages of a compound begin at multiples of eight ([MS-SMB2] §3.3.4.1.3).
+                let length = (header::LENGTH + body.len()).next_multiple_of(8);
+                body.resize(length - header::LENGTH, 0);
+                answer.next = length as u32;
+            }
+            let mut message = answer.emit().to_vec();
+            message.extend(body);
+            if let Some(key) = key {
+                key.sign(&mut message, []);
+            }
+            messages.extend(message);
+        }
+        let mut frame = frame_header(messages.len()).to_vec();
+        frame.extend(messages);
+        frame
     }
 
     /// Gives the client a frame of answers from here that are signed, if they have to be; encrypted as their
