@@ -57,7 +57,7 @@ impl MeasurementQuality {
             .is_some_and(|effect| self.overload_lateness > effect)
     }
 
-    /// Tells whether the emulated device was late by more than [`LATE_SHARE`] of the longest wait for a
+    /// Tells whether the emulated device was late by more than a small share of the longest wait for a
     /// server, where that wait exceeds the noise of the stamps.
     #[must_use]
     pub fn is_late_for_servers(&self, device: &DeviceModel) -> bool {
