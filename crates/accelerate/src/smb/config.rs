@@ -127,6 +127,12 @@ pub(crate) const AHEAD_BLOCK_MAX: u32 = 1 << 20;
 /// The number of bytes that are read ahead as a file is opened, before the client's first READ.
 pub(crate) const FIRST_BLOCK: u32 = 64 << 10;
 
+/// The same if the client reads less of such files first: as much as Windows' redirector reads at a time.
+pub(crate) const FIRST_BLOCK_MIN: u32 = 32 << 10;
+
+/// Kinds of opens of one flow whose first READs are remembered: programs have a few.
+pub(crate) const READ_HABITS_MAX: usize = 32;
+
 /// The unread bytes of a run that a READ elsewhere interrupts and that is kept for its continuation: an open has read
 /// its first block and twice as much by the time a program looks elsewhere.
 pub(crate) const ASIDE_MAX: u64 = 4 * FIRST_BLOCK as u64;

@@ -36,6 +36,8 @@ pub(super) struct CreateIntent {
     /// The requested lease.
     pub(super) lease: Option<RequestedLease>,
     pub(super) is_durable: bool,
+    /// The form of the CREATE, if other opens are alike.
+    pub(super) form: Option<QuestionTrigger>,
 }
 
 /// The parameters of a compound that opens a directory and lists it.
@@ -281,7 +283,7 @@ impl Smb2FarHalf {
             self.connection.learn(&header, head.body());
             self.ask_for_company();
             self.finished(now, &mut head, rest, request);
-            self.looked(&head.header);
+            self.looked(&head);
         }
         self.give_early_breaks(header.message_id, &request, is_interim);
         if self.state == FarState::Engaged && header.guard() == MessageProtection::Signed {
@@ -427,6 +429,7 @@ impl Smb2FarHalf {
                     may_set,
                     lease,
                     is_durable,
+                    form: Some(form),
                 };
                 self.opened(now, head, rest, tree, opened);
                 self.opened_in_form(head, form);
@@ -737,6 +740,7 @@ impl Smb2FarHalf {
         let may_close = is_exclusive && !opened.is_durable;
         let mut open = TrackedOpen::new(header.session, header.tree, opened.is_ours);
         open.guard = opened.guard;
+        open.form = opened.form;
         open.lease = lease;
         open.is_durable = opened.is_durable;
         if is_exclusive {
@@ -772,10 +776,12 @@ impl Smb2FarHalf {
                 Some(agreed) if agreed.is_large_mtu() => read_max.min(AHEAD_BLOCK_MAX),
                 _ => read_max.min(65_536),
             };
-            open.reads = Some(ReadAhead::new(
+            let usual = opened.form.map(|form| self.read_habits.of(form));
+            open.reads = Some(ReadAhead::reading(
                 answer.end_of_file,
                 most,
                 self.settings.path_bytes,
+                usual.unwrap_or_default(),
             ));
             self.reading.push_back(file);
             self.tell_near(HalfFrame::EndOfFile {
@@ -957,6 +963,7 @@ impl Smb2FarHalf {
             });
         }
         self.judge_waiting(file);
+        self.ask_delayed(file);
     }
 
     /// Settles the waiting READs of an open that can be answered now, and sends those to the server

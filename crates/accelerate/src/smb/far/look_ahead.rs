@@ -14,6 +14,9 @@
 //!
 //! An open for attributes alone breaks no oplock and conflicts with no share. If it finds a file, it is
 //! closed, and the client's own CREATE is the server's to answer.
+//!
+//! If the client read of the last open before it looked behind it, the far half looks behind the first data of the next,
+//! which would delay the word otherwise.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -53,8 +56,25 @@ struct MissingSuffix {
     form: CreateForm,
     /// The statuses of the requests behind the CREATE in its compound.
     rest: Vec<u32>,
+    /// The client has read of the open before.
+    follows_reads: bool,
     /// The times that it was looked for since the client has last done so.
     unused: usize,
+}
+
+/// Names that are looked for behind an open once its first data has been sent.
+#[derive(Debug)]
+pub(super) struct DelayedLooks {
+    frame: OpeningFrame,
+    suffixes: Vec<MissingSuffix>,
+}
+
+/// An open of the client's.
+#[derive(Debug)]
+struct OpenedName {
+    name: TreeName,
+    form: CreateForm,
+    file: Option<FileId>,
 }
 
 /// Our own CREATE for a name.
@@ -72,7 +92,7 @@ struct PendingLook {
 pub(super) struct LookHabits {
     frames: Vec<OpeningFrame>,
     /// The client's last opens, the latest at the end.
-    opens: VecDeque<(TreeName, CreateForm)>,
+    opens: VecDeque<OpenedName>,
     /// The names that are looked for behind opens of a form, the form that was used last at the end.
     habits: VecDeque<(CreateForm, Vec<MissingSuffix>)>,
     asked: HashMap<u64, PendingLook>,
@@ -96,12 +116,16 @@ impl LookHabits {
     }
 
     /// The client has opened a file. Returns the names to look for.
-    fn opened(&mut self, frame: &OpeningFrame) -> Vec<MissingSuffix> {
-        self.opens.retain(|(name, _)| *name != frame.name);
+    fn opened(&mut self, frame: &OpeningFrame, file: Option<FileId>) -> Vec<MissingSuffix> {
+        self.opens.retain(|open| open.name != frame.name);
         while self.opens.len() >= LOOK_OPENS_MAX {
             self.opens.pop_front();
         }
-        self.opens.push_back((frame.name.clone(), frame.form));
+        self.opens.push_back(OpenedName {
+            name: frame.name.clone(),
+            form: frame.form,
+            file,
+        });
         let mut habits = self.habits.iter_mut();
         let Some((_, suffixes)) = habits.find(|(form, _)| *form == frame.form) else {
             return Vec::new();
@@ -111,28 +135,30 @@ impl LookHabits {
         suffixes.clone()
     }
 
-    /// Returns the form of the open whose name a name begins with, and the rest of it.
-    fn behind(&self, name: &TreeName) -> Option<(CreateForm, Vec<u8>)> {
+    /// Returns the open whose name a name begins with, and the rest of it.
+    fn behind(&self, name: &TreeName) -> Option<(&OpenedName, Vec<u8>)> {
         let opens = self.opens.iter().rev();
-        let rests = opens.filter_map(|(open, form)| Some((*form, name.behind(open)?)));
+        let rests = opens.filter_map(|open| Some((open, name.behind(&open.name)?)));
         let suffixes = rests.filter(|(_, suffix)| {
             let separates = matches!(suffix.get(..2), Some([b':' | b'\\', 0]));
             separates && suffix.len() <= LOOK_SUFFIX_MAX
         });
         let shortest = suffixes.min_by_key(|(_, suffix)| suffix.len());
-        shortest.map(|(form, suffix)| (form, suffix.to_vec()))
+        shortest.map(|(open, suffix)| (open, suffix.to_vec()))
     }
 
     /// The client has looked for a name that is not there.
-    fn missed(&mut self, frame: &OpeningFrame) {
-        let Some((form, suffix)) = self.behind(&frame.name) else {
+    fn missed(&mut self, frame: &OpeningFrame, is_read: impl Fn(FileId) -> bool) {
+        let Some((open, suffix)) = self.behind(&frame.name) else {
             return;
         };
+        let form = open.form;
         let statuses = frame.statuses[1..].iter().copied();
         let missing = MissingSuffix {
             suffix,
             form: frame.form,
             rest: statuses.map(Option::unwrap_or_default).collect(),
+            follows_reads: open.file.is_some_and(is_read),
             unused: 0,
         };
         let index = self.habits.iter().position(|(other, _)| *other == form);
@@ -190,18 +216,48 @@ impl Smb2FarHalf {
     }
 
     /// The server has answered a request of the client's.
-    pub(super) fn looked(&mut self, header: &Smb2Header) {
+    pub(super) fn looked(&mut self, head: &Smb2MessageHead) {
+        let header = &head.header;
         let Some(frame) = self.looks.answered(header.message_id, header.status) else {
             return;
         };
         match frame.statuses[0] {
             Some(status::SUCCESS) => {
-                let suffixes = self.looks.opened(&frame);
+                let file = CreateResponse::parse(head.body()).ok();
+                let file = file.map(|answer| answer.file);
+                let suffixes = self.looks.opened(&frame, file);
+                let (later, suffixes) = suffixes
+                    .into_iter()
+                    .partition(|suffix: &MissingSuffix| suffix.follows_reads);
                 self.look_ahead(&frame, suffixes);
+                self.look_later(file, frame, later);
             }
-            Some(status::OBJECT_NAME_NOT_FOUND) => self.looks.missed(&frame),
+            Some(status::OBJECT_NAME_NOT_FOUND) => {
+                let opens = &self.opens;
+                let is_read = |file| opens.get(&file).is_some_and(|open| open.is_read);
+                self.looks.missed(&frame, is_read);
+            }
             _ => {}
         }
+    }
+
+    /// Looks for names behind an open once its first data has been sent.
+    fn look_later(
+        &mut self,
+        file: Option<FileId>,
+        frame: OpeningFrame,
+        suffixes: Vec<MissingSuffix>,
+    ) {
+        let open = file.and_then(|file| self.opens.get_mut(&file));
+        match open.filter(|open| open.awaits_first_data()) {
+            Some(open) => open.looks = Some(DelayedLooks { frame, suffixes }),
+            None => self.look_ahead(&frame, suffixes),
+        }
+    }
+
+    /// The first data of an open has been sent.
+    pub(super) fn look_behind_data(&mut self, looks: DelayedLooks) {
+        self.look_ahead(&looks.frame, looks.suffixes);
     }
 
     /// Looks for names behind an open.

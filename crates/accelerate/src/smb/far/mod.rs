@@ -45,6 +45,7 @@ mod oplocks;
 mod outstanding;
 mod query_ahead;
 pub(crate) mod read_ahead;
+mod read_habits;
 mod requests;
 mod sealing;
 mod sessions;
@@ -267,6 +268,7 @@ pub(crate) struct Smb2FarHalf {
     usual_listing: listing::ListingGuess,
     usual_file_system: file_system::FileSystemGuess,
     question_habits: query_ahead::QuestionHabits,
+    read_habits: read_habits::ReadHabits,
     /// The received part of the answer to our own request for names.
     gathered: Vec<u8>,
     /// The number of requests for names that wait for prefetched entries.
@@ -345,6 +347,7 @@ impl Smb2FarHalf {
             usual_listing: listing::ListingGuess::default(),
             usual_file_system: file_system::FileSystemGuess::default(),
             question_habits: query_ahead::QuestionHabits::default(),
+            read_habits: read_habits::ReadHabits::default(),
             gathered: Vec::new(),
             lists_waiting: 0,
             opens_ahead: open_ahead::SpeculativeOpens::default(),

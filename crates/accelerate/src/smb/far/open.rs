@@ -15,8 +15,9 @@ use super::super::wire::lease::LeaseKey;
 use super::super::wire::set_info::PlainChange;
 use super::FileChange;
 use super::listing::OpenListing;
+use super::look_ahead::DelayedLooks;
 use super::message::GatheredMessage;
-use super::query_ahead::AskedQuestions;
+use super::query_ahead::{AskedQuestions, QuestionTrigger};
 use super::read_ahead::ReadAhead;
 
 /// The state of an open's licence.
@@ -86,8 +87,14 @@ pub(crate) struct TrackedOpen {
     pub(crate) refuses_writes: bool,
     /// A CLOSE was sent.
     pub(crate) is_closing: bool,
+    /// The form of its CREATE.
+    pub(super) form: Option<QuestionTrigger>,
+    /// The client has read of it.
+    pub(super) is_read: bool,
     /// The questions of its client.
     pub(super) questions: AskedQuestions,
+    /// The names to look for behind its own, once its first data is sent.
+    pub(super) looks: Option<DelayedLooks>,
     /// The server has broken the oplock meanwhile; the CLOSE gives it back if it succeeds.
     pub(crate) is_broken: bool,
 }
@@ -129,7 +136,10 @@ impl TrackedOpen {
             written: BTreeMap::new(),
             refuses_writes: false,
             is_closing: false,
+            form: None,
+            is_read: false,
             questions: AskedQuestions::default(),
+            looks: None,
             is_broken: false,
         }
     }
@@ -152,6 +162,12 @@ impl TrackedOpen {
         if let Some(listing) = &mut self.listing {
             listing.is_closed = true;
         }
+    }
+
+    /// Returns true if data is read ahead of the client that has not been sent.
+    pub(super) fn awaits_first_data(&self) -> bool {
+        let reads = self.reads.as_ref();
+        self.is_held() && reads.is_some_and(|reads| !reads.is_sent())
     }
 
     /// Returns true if the near half may answer for this open.

@@ -483,6 +483,7 @@ impl Smb2FarHalf {
             may_set: false,
             lease: Some(lease),
             is_durable: false,
+            form: None,
         };
         self.serve(&asked.header, &answer, true, opened);
         let answer = whole.split_off(header::LENGTH);

@@ -682,6 +682,7 @@ impl Smb2FarHalf {
             return self.discard(file);
         }
         let opened = CreateIntent {
+            form: None,
             lease: None,
             is_durable: false,
             is_ours: true,

@@ -7,7 +7,8 @@
 //! Clients ask the same questions about every file that they open in the same way, and after they have
 //! renamed one. The far half remembers the questions of the last open of a kind, and asks them as soon as
 //! the server has made the next one. Behind a question that only the server may answer, it asks those that
-//! follow. The near half uses an answer for a question that arrives within 20 ms.
+//! follow. If the client has read of the last such open before its questions, they are asked behind the first data,
+//! which would delay them otherwise. The near half uses an answer for a question that arrives within 20 ms.
 //! Only questions are asked ahead whose answers have neither lengths nor times, and those about streams
 //! under a licence (docs/decisions/0084). The client's own questions go to the server as well, so that the
 //! two halves need not agree on the fate of an answer.
@@ -47,25 +48,37 @@ pub(crate) enum QuestionTrigger {
 pub(crate) struct AskedQuestions {
     trigger: Option<QuestionTrigger>,
     asked: Vec<InformationQuestion>,
+    /// The client has read of the open before its first question.
+    follow_reads: bool,
+    /// They are to be asked once the first data has been sent.
+    is_delayed: bool,
+}
+
+/// The questions that followed an event.
+#[derive(Clone, Debug, Default)]
+struct UsualQuestions {
+    asked: Vec<InformationQuestion>,
+    /// They came behind READs.
+    follow_reads: bool,
 }
 
 /// The questions that followed each kind of event the last time, the latest at the end.
 #[derive(Debug, Default)]
-pub(crate) struct QuestionHabits(VecDeque<(QuestionTrigger, Vec<InformationQuestion>)>);
+pub(crate) struct QuestionHabits(VecDeque<(QuestionTrigger, UsualQuestions)>);
 
 impl QuestionHabits {
-    fn learn(&mut self, trigger: QuestionTrigger, asked: Vec<InformationQuestion>) {
+    fn learn(&mut self, trigger: QuestionTrigger, usual: UsualQuestions) {
         self.0.retain(|(other, _)| *other != trigger);
         while self.0.len() >= QUESTION_HABITS_MAX {
             self.0.pop_front();
         }
-        self.0.push_back((trigger, asked));
+        self.0.push_back((trigger, usual));
     }
 
-    fn of(&self, trigger: QuestionTrigger) -> Vec<InformationQuestion> {
+    fn of(&self, trigger: QuestionTrigger) -> UsualQuestions {
         let mut habits = self.0.iter();
         let found = habits.find(|(other, _)| *other == trigger);
-        found.map(|(_, asked)| asked.clone()).unwrap_or_default()
+        found.map(|(_, usual)| usual.clone()).unwrap_or_default()
     }
 }
 
@@ -80,7 +93,15 @@ impl Smb2FarHalf {
             let Some(open) = self.opens.get_mut(&file) else {
                 continue;
             };
+            if head.header.command == command::READ {
+                open.is_read = true;
+                open.questions.follow_reads |= open.questions.asked.is_empty();
+            }
             let questions = &mut open.questions;
+            if head.header.command == command::QUERY_INFO {
+                // It is too late to ask ahead of the client.
+                questions.is_delayed = false;
+            }
             let is_name = head.header.command == command::SET_INFO && changes_name(head.body());
             if head.header.command == command::QUERY_INFO
                 && let Ok(Some((question, _))) = InformationQuestion::parse(head.body())
@@ -89,9 +110,12 @@ impl Smb2FarHalf {
                 questions.asked.push(question);
             }
             if is_name || head.header.command == command::CLOSE {
-                let asked = std::mem::take(&mut questions.asked);
+                let usual = UsualQuestions {
+                    asked: std::mem::take(&mut questions.asked),
+                    follow_reads: std::mem::take(&mut questions.follow_reads),
+                };
                 if let Some(trigger) = questions.trigger.take() {
-                    self.question_habits.learn(trigger, asked);
+                    self.question_habits.learn(trigger, usual);
                 }
                 questions.trigger = is_name.then_some(QuestionTrigger::NameChanged);
             }
@@ -102,7 +126,29 @@ impl Smb2FarHalf {
     pub(super) fn ask_after_open(&mut self, file: FileId, trigger: QuestionTrigger) {
         if let Some(open) = self.opens.get_mut(&file) {
             open.questions.trigger = Some(trigger);
-            self.ask_ahead(file, self.question_habits.of(trigger));
+            let usual = self.question_habits.of(trigger);
+            match usual.follow_reads && open.awaits_first_data() {
+                true => open.questions.is_delayed = true,
+                false => self.ask_ahead(file, usual.asked),
+            }
+        }
+    }
+
+    /// Data of an open has been sent. Asks what waits for its first data.
+    pub(super) fn ask_delayed(&mut self, file: FileId) {
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        if open.awaits_first_data() {
+            return;
+        }
+        let is_delayed = std::mem::take(&mut open.questions.is_delayed);
+        let looks = open.looks.take();
+        if let Some(trigger) = open.questions.trigger.filter(|_| is_delayed) {
+            self.ask_ahead(file, self.question_habits.of(trigger).asked);
+        }
+        if let Some(looks) = looks {
+            self.look_behind_data(looks);
         }
     }
 
@@ -110,8 +156,8 @@ impl Smb2FarHalf {
     pub(super) fn ask_after_change(&mut self, file: FileId) {
         let open = self.opens.get(&file);
         if open.is_some_and(|open| open.questions.trigger == Some(QuestionTrigger::NameChanged)) {
-            let questions = self.question_habits.of(QuestionTrigger::NameChanged);
-            self.ask_ahead(file, questions);
+            let usual = self.question_habits.of(QuestionTrigger::NameChanged);
+            self.ask_ahead(file, usual.asked);
         }
     }
 
@@ -123,7 +169,7 @@ impl Smb2FarHalf {
         let Some(trigger) = trigger.filter(|_| !question.is_stable()) else {
             return;
         };
-        let questions = self.question_habits.of(trigger);
+        let questions = self.question_habits.of(trigger).asked;
         let place = questions.iter().position(|other| *other == question);
         let behind = place.map_or(questions.len(), |place| place + 1);
         self.ask_ahead(file, questions[behind..].to_vec());

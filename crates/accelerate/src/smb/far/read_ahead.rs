@@ -10,13 +10,16 @@
 //! client has followed it, so unused data is never much more than used data. From the second READ on it may fill the
 //! path to the near half, which costs the link no more than a round trip. A READ elsewhere sets the run aside, if it
 //! is short, and a READ there continues it: programs look at a document's end before they read on at its start. The
-//! first READ elsewhere that begins near the file's end is followed to the end at once.
+//! first READ elsewhere that begins near the file's end is followed to the end at once. If the client read both ends of
+//! the last file that it opened in this way, both are read with the open ([`FirstParts`]).
 //!
 //! It decides nothing about licences, credits or the path; `far` does.
 
 use std::collections::VecDeque;
 
-use super::super::config::{AHEAD_BLOCK_MAX, AHEAD_MAX, ASIDE_MAX, FIRST_BLOCK, TAIL_MAX};
+use super::super::config::{
+    AHEAD_BLOCK_MAX, AHEAD_MAX, ASIDE_MAX, FIRST_BLOCK, FIRST_BLOCK_MIN, TAIL_MAX,
+};
 
 /// The handling of a client's READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,13 @@ pub(crate) enum ReadVerdict {
     Wait,
     /// The server must answer it.
     Forward,
+}
+
+/// The parts of a file that a client reads first: bytes from its start and before its end. 0: unknown, or none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FirstParts {
+    pub(crate) start: u64,
+    pub(crate) tail: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +70,14 @@ pub(crate) struct ReadAhead {
     aside: Option<SequentialRun>,
     /// True once the file's end was read ahead because of a READ near it.
     has_read_tail: bool,
+    /// The run aside is the file's end, and is to be read with the open.
+    wants_tail: bool,
+    /// The length of the file as it was opened.
+    opened_end: u64,
+    /// What the client has read of it, up to its second look elsewhere.
+    parts: FirstParts,
+    /// The client has read elsewhere than behind its first READs.
+    has_left_start: bool,
     /// The offset at which a READ would continue the last one.
     expected: u64,
     /// Bytes in flight that fill the path to the near half; 0: unknown.
@@ -73,10 +91,43 @@ pub(crate) struct ReadAhead {
 impl ReadAhead {
     /// For an open whose file is `end` bytes long; reads its first block.
     pub(crate) fn new(end: u64, read_max: u32, path_bytes: u64) -> Self {
-        let block = FIRST_BLOCK.min(read_max).max(1);
+        Self::reading(end, read_max, path_bytes, FirstParts::default())
+    }
+
+    /// The same where the client has read these parts of the last file first; reads them.
+    pub(crate) fn reading(end: u64, read_max: u32, path_bytes: u64, usual: FirstParts) -> Self {
+        let first = match usual.start {
+            0 => FIRST_BLOCK,
+            // Files of one kind differ in the length of their first part.
+            start => start.clamp(FIRST_BLOCK_MIN.into(), FIRST_BLOCK.into()) as u32,
+        };
+        let block = first.min(read_max).max(1);
         let mut ahead = Self::waiting(end, read_max, path_bytes);
         ahead.begin(0, block, u64::from(block));
+        let tail = usual
+            .tail
+            .next_multiple_of(FIRST_BLOCK_MIN.into())
+            .min(TAIL_MAX);
+        if tail > 0 && end > u64::from(block) + tail {
+            let block = read_max.min(tail as u32).max(1);
+            ahead.aside = Some(SequentialRun::new(end - tail, block, tail));
+            (ahead.has_read_tail, ahead.wants_tail) = (true, true);
+        }
         ahead
+    }
+
+    /// Returns the parts of the file that the client has read first.
+    pub(crate) fn first_parts(&self) -> FirstParts {
+        self.parts
+    }
+
+    /// Returns true if all data that is wanted now has been sent.
+    pub(crate) fn is_sent(&self) -> bool {
+        let is_done = self
+            .runs()
+            .flat_map(|run| &run.blocks)
+            .all(|block| block.done);
+        is_done && self.next(u64::MAX).is_none()
     }
 
     /// The same, and reads nothing before the client does.
@@ -85,6 +136,10 @@ impl ReadAhead {
             run: None,
             aside: None,
             has_read_tail: false,
+            wants_tail: false,
+            opened_end: end,
+            parts: FirstParts::default(),
+            has_left_start: false,
             expected: 0,
             path_bytes,
             read_max,
@@ -108,6 +163,7 @@ impl ReadAhead {
     pub(crate) fn stop(&mut self) {
         self.run = None;
         self.aside = None;
+        self.wants_tail = false;
     }
 
     /// The bytes that were requested or sent and that the client has not requested yet. A run aside counts only if it
@@ -125,11 +181,13 @@ impl ReadAhead {
         let end = offset + u64::from(length);
         let continues = offset == self.expected;
         self.expected = end;
+        self.note_part(offset, end);
         let block = length.min(self.read_max).max(1);
         if let Some(verdict) = self.follow(offset, length) {
             return verdict;
         }
         std::mem::swap(&mut self.run, &mut self.aside);
+        self.wants_tail = false;
         if let Some(verdict) = self.follow(offset, length) {
             return verdict;
         }
@@ -151,6 +209,23 @@ impl ReadAhead {
             self.begin(end, self.read_max.min(tail as u32), tail);
         }
         ReadVerdict::Forward
+    }
+
+    /// Notes a READ among those that the client begins with.
+    fn note_part(&mut self, offset: u64, end: u64) {
+        if !self.has_left_start && offset == self.parts.start {
+            // One that reached the end does not say how much of a longer file the client would read.
+            self.parts.start = match end >= self.opened_end {
+                true => u64::from(FIRST_BLOCK),
+                false => end,
+            };
+            return;
+        }
+        let tail = self.opened_end.saturating_sub(offset);
+        if !self.has_left_start && (1..=TAIL_MAX).contains(&tail) {
+            self.parts.tail = tail;
+        }
+        self.has_left_start = true;
     }
 
     /// Handles a READ within the run, or right behind it; `None` for another.
@@ -203,7 +278,12 @@ impl ReadAhead {
     /// Returns the next request to the server, of at most `room` bytes beyond the client's own
     /// requests.
     pub(crate) fn next(&self, room: u64) -> Option<(u64, u32)> {
-        let run = self.run.as_ref()?;
+        let tail = self.aside.as_ref().filter(|_| self.wants_tail);
+        let mut runs = self.run.iter().chain(tail);
+        runs.find_map(|run| self.next_of(run, room))
+    }
+
+    fn next_of(&self, run: &SequentialRun, room: u64) -> Option<(u64, u32)> {
         let mut length = u64::from(run.block.min(self.read_max));
         if let Some(end) = self.end {
             length = length.min(end.saturating_sub(run.next));
@@ -215,7 +295,8 @@ impl ReadAhead {
 
     /// Records the request that [`Self::next`] returned as sent.
     pub(crate) fn asked(&mut self, offset: u64, length: u32) {
-        if let Some(run) = &mut self.run {
+        let mut runs = self.run.iter_mut().chain(&mut self.aside);
+        if let Some(run) = runs.find(|run| run.next == offset) {
             run.next = offset + u64::from(length);
             run.blocks.push_back(ReadAheadBlock {
                 offset,
@@ -249,18 +330,22 @@ impl ReadAhead {
     }
 
     fn begin(&mut self, at: u64, block: u32, limit: u64) {
-        self.run = Some(SequentialRun {
+        self.run = Some(SequentialRun::new(at, block, limit));
+    }
+}
+
+impl SequentialRun {
+    fn new(at: u64, block: u32, limit: u64) -> Self {
+        Self {
             start: at,
             next: at,
             limit,
             is_followed: false,
             block,
             blocks: VecDeque::new(),
-        });
+        }
     }
-}
 
-impl SequentialRun {
     fn ahead(&self) -> u64 {
         self.next - self.start
     }
@@ -411,6 +496,41 @@ mod tests {
         assert_eq!(ahead.read(tail + 24_576, 8_192), ReadVerdict::Settled);
         assert_eq!(ahead.read(tail + 4_096, 1_024), ReadVerdict::Forward);
         assert_eq!(ask(&mut ahead), []);
+    }
+
+    #[test]
+    fn both_ends_are_read_if_the_last_client_did() {
+        let mut last = ReadAhead::new(200_000, 8 << 20, 0);
+        last.read(0, 32_768);
+        last.read(196_608, 3_392);
+        last.read(32_768, 32_768);
+        let usual = last.first_parts();
+        assert_eq!((usual.start, usual.tail), (32_768, 3_392));
+        let mut ahead = ReadAhead::reading(300_000, 8 << 20, 0, usual);
+        let tail = 300_000 - 32_768;
+        assert_eq!(ask(&mut ahead), [(0, 32_768), (tail, 32_768)]);
+        assert_eq!(ahead.read(0, 32_768), ReadVerdict::Wait);
+        ahead.sent(0, 32_768, 32_768);
+        assert!(!ahead.is_sent());
+        assert_eq!(ask(&mut ahead).first(), Some(&(32_768, 32_768)));
+        assert_eq!(ahead.read(294_912, 5_088), ReadVerdict::Wait);
+        ahead.sent(tail, 32_768, 32_768);
+        assert_eq!(ahead.verdict(294_912, 5_088), ReadVerdict::Settled);
+        // The start goes on where it was left.
+        assert_eq!(ahead.read(32_768, 32_768), ReadVerdict::Wait);
+        // Where both parts meet there is no end apart.
+        let mut short = ReadAhead::reading(60_000, 8 << 20, 0, usual);
+        assert_eq!(ask(&mut short), [(0, 32_768)]);
+    }
+
+    #[test]
+    fn whole_file_says_nothing_about_first_parts() {
+        let mut ahead = ReadAhead::new(10_000, 8 << 20, 0);
+        ahead.read(0, 16_384);
+        let usual = ahead.first_parts();
+        assert_eq!(usual.tail, 0);
+        let mut ahead = ReadAhead::reading(1 << 20, 8 << 20, 0, usual);
+        assert_eq!(ask(&mut ahead), [(0, 65_536)]);
     }
 
     #[test]

@@ -314,6 +314,10 @@ impl Smb2FarHalf {
             self.reading.push_back(request.file);
         }
         let verdict = reads.read(request.offset, request.length);
+        self.learn_first_parts(request.file);
+        let Some(open) = self.opens.get_mut(&request.file) else {
+            return Some(message);
+        };
         // A READ that the server does not see leaves its position behind.
         open.is_moved |= verdict != ReadVerdict::Forward;
         match verdict {

@@ -10,6 +10,7 @@ use super::super::testing::world::{FAR, Smb2World};
 use super::super::wire::FileId;
 use super::super::wire::header::{command, status};
 use super::super::wire::lease::LeaseKey;
+use super::super::wire::query_info::InformationQuestion;
 use super::super::{DurablePolicy, SmbSettings};
 use super::leases::is_answered_here;
 use super::{DELAY, contents};
@@ -229,6 +230,86 @@ fn earlier_near_half_gets_earlier_licences() {
     assert!(is_answered_here(&mut world, &messages::set_end(file, 5)));
     let other = world.create(0, &windows_open("a", NAMES, 0));
     assert!(!is_answered_here(&mut world, &messages::close(other)));
+}
+
+/// Reads a document as a program does that unpacks it: the start, the end, and the rest. Returns the round trips.
+fn unpack(world: &mut Smb2World, name: &str, pause: u64) -> f64 {
+    let whole = world.server.files[name].clone();
+    let file = world.create(0, &windows_open(name, 0x103, 7));
+    // Meanwhile it looks at something else.
+    world.run_for(Duration::from_millis(pause));
+    let start = world.now;
+    let pieces: Vec<usize> = (0..whole.len()).step_by(32_768).collect();
+    let middle = &pieces[1..pieces.len() - 1];
+    for at in [&pieces[..1], &pieces[pieces.len() - 1..], middle].concat() {
+        let wanted = &whole[at..whole.len().min(at + 32_768)];
+        let got = super::read(world, 0, file, at as u64, 32_768);
+        assert!(got == wanted, "{name} at {at}");
+    }
+    let trips = world.round_trips(start);
+    world.ask(0, &messages::close(file));
+    trips
+}
+
+#[test]
+fn documents_end_is_read_with_the_open() {
+    let mut world = world_of(DurablePolicy::Decline);
+    for (name, length) in [
+        ("b", 200_000),
+        ("c", 210_000),
+        ("d", 300_000),
+        ("e", 90_000),
+    ] {
+        world.server.files.insert(name.to_owned(), contents(length));
+    }
+    let first = unpack(&mut world, "b", 100);
+    assert!(first >= 1.99, "{first}");
+    for name in ["c", "d", "e", "b"] {
+        let trips = unpack(&mut world, name, 100);
+        assert!(trips <= 1.01, "{name}: {trips}");
+    }
+    assert!(world.let_go.is_none());
+}
+
+/// A program that reads before it asks gets its answers behind the data, and so within their time.
+#[test]
+fn questions_follow_the_first_data() {
+    let mut world = world_of(DurablePolicy::Decline);
+    for name in ["b", "c", "d"] {
+        world
+            .server
+            .files
+            .insert(name.to_owned(), contents(150_000));
+    }
+    // One after the other, as data on a path takes its time.
+    world.server_takes = Duration::from_millis(12);
+    let mut trips = Vec::new();
+    for name in ["b", "c", "d"] {
+        let file = world.create(0, &windows_open(name, 0x89, 7));
+        let start = world.now;
+        super::read(&mut world, 0, file, 0, 32_768);
+        let rights = InformationQuestion {
+            kind: 3,
+            class: 0,
+            additional: 7,
+        };
+        world.ask(0, &messages::query_information(file, rights));
+        super::read(&mut world, 0, file, 117_232, 32_768);
+        world.run_for(Duration::from_millis(15));
+        let path = format!("{name}:Zone");
+        let look = Smb2CreateParameters {
+            lease: Some((LeaseKey([b'Z'; 16]), 7)),
+            ..windows_open(&path, 0x89, 7)
+        };
+        let looked = world.ask(0, &look.request());
+        assert_eq!(looked.header.status, NO_SUCH_FILE);
+        trips.push(world.round_trips(start));
+        world.ask(0, &messages::close(file));
+        world.run_for(Duration::from_secs(1));
+    }
+    assert!(trips[0] >= 2.9, "{trips:?}");
+    assert!(trips[1..].iter().all(|trips| *trips <= 0.7), "{trips:?}");
+    assert!(world.let_go.is_none());
 }
 
 /// Saves as Word does, without its questions for attributes: docs/guides/smb.md names the sources.
