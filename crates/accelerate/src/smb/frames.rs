@@ -4,7 +4,7 @@
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
 //!                 Listed + payload · Key · Sealing · Forget · Sealed + message · Offer · LeasedOffer
 //!                 Lease · FileSystem · Information · Missing · ListingOffer · Speaks
-//!  near ──► far   Speaks · Beat · Again · Revoked · Forgot · Sealed + message · Took · Unwanted
+//!  near ──► far   Speaks · Beat · Again · Dropped · Revoked · Forgot · Sealed + message · Took · Unwanted
 //! ```
 //! A frame is the content of one frame segment. Its numbers are never reused.
 
@@ -54,6 +54,7 @@ const INFORMATION: u8 = 27;
 const MISSING: u8 = 28;
 const UNWANTED: u8 = 29;
 const LISTING_OFFER: u8 = 30;
+const DROPPED: u8 = 31;
 
 /// The version in [`HalfFrame::Speaks`] of a near half that accepts keys. A near half that sends
 /// none accepts no keys.
@@ -141,6 +142,9 @@ pub(crate) enum HalfFrame {
         header: Smb2Header,
         request: ReadRequest,
     },
+    /// The near half no longer has the blocks that begin in this range. It sends this before the client's next message,
+    /// once the client has read elsewhere than in order. Far halves of earlier releases ignore it.
+    Dropped { file: FileId, from: u64, to: u64 },
     /// Nothing is answered for this open any more, and all answered requests precede this frame.
     Revoked { file: FileId },
     /// `length` bytes of entries follow, which answer the next request for names of this open; no
@@ -294,6 +298,9 @@ impl HalfFrame {
                 })
                 .bytes(&header.emit())
                 .bytes(&request.emit()),
+            HalfFrame::Dropped { file, from, to } => {
+                writer.u8(DROPPED).bytes(&file.0).u64(from).u64(to)
+            }
             HalfFrame::Revoked { file } => writer.u8(REVOKED).bytes(&file.0),
             HalfFrame::Listed {
                 file,
@@ -501,6 +508,11 @@ impl HalfFrame {
                         .map_err(|_| TruncatedInput)?
                 },
                 request: ReadRequest::parse(reader.bytes(49)?).map_err(|_| TruncatedInput)?,
+            },
+            DROPPED => HalfFrame::Dropped {
+                file: file(&mut reader)?,
+                from: reader.u64()?,
+                to: reader.u64()?,
             },
             REVOKED => HalfFrame::Revoked {
                 file: file(&mut reader)?,
@@ -790,6 +802,11 @@ mod tests {
                     minimum: 0,
                     channel: 0,
                 },
+            },
+            HalfFrame::Dropped {
+                file,
+                from: 8_192,
+                to: 1 << 40,
             },
             HalfFrame::Revoked { file },
             HalfFrame::Listed {

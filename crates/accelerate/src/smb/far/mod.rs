@@ -462,6 +462,7 @@ impl Smb2FarHalf {
         match HalfFrame::parse(bytes) {
             Ok(Some(HalfFrame::Beat { number })) => self.tell_near(HalfFrame::Heard { number }),
             Ok(Some(HalfFrame::Again { header, request })) => self.read_again(&header, &request),
+            Ok(Some(HalfFrame::Dropped { file, from, to })) => self.dropped(file, &(from..to)),
             Ok(Some(HalfFrame::Revoked { file })) => self.confirmed(file),
             Ok(Some(HalfFrame::Forgot { file })) => self.forget_fresh(file),
             Ok(Some(HalfFrame::Speaks { version })) => {

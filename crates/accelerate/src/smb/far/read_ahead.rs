@@ -16,6 +16,7 @@
 //! It decides nothing about licences, credits or the path; `far` does.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::super::config::{
     AHEAD_BLOCK_MAX, AHEAD_MAX, ASIDE_MAX, FIRST_BLOCK, FIRST_BLOCK_MIN, TAIL_MAX,
@@ -329,6 +330,15 @@ impl ReadAhead {
         }
     }
 
+    /// The near half no longer has the blocks that begin in this range.
+    pub(crate) fn dropped(&mut self, range: &Range<u64>) {
+        for run in self.run.iter_mut().chain(&mut self.aside) {
+            // What is not sent yet will be there.
+            run.blocks
+                .retain(|block| !block.done || !range.contains(&block.offset));
+        }
+    }
+
     fn begin(&mut self, at: u64, block: u32, limit: u64) {
         self.run = Some(SequentialRun::new(at, block, limit));
     }
@@ -544,6 +554,23 @@ mod tests {
         assert_eq!(ahead.verdict(0, 8_192), ReadVerdict::Settled);
         ahead.forget();
         assert_eq!(ahead.verdict(0, 8_192), ReadVerdict::Forward);
+    }
+
+    #[test]
+    fn blocks_that_the_near_half_dropped_settle_nothing() {
+        let mut ahead = ReadAhead::new(1 << 30, 8 << 20, 0);
+        ask(&mut ahead);
+        ahead.sent(0, 65_536, 65_536);
+        assert_eq!(ahead.read(0, 8_192), ReadVerdict::Settled);
+        let asked = ask(&mut ahead);
+        assert_eq!(asked[0], (65_536, 8_192));
+        ahead.sent(65_536, 8_192, 8_192);
+        assert_eq!(ahead.read(1 << 20, 8_192), ReadVerdict::Forward);
+        ahead.dropped(&(0..65_536));
+        assert_eq!(ahead.read(8_192, 8_192), ReadVerdict::Forward);
+        assert_eq!(ahead.read(65_536, 8_192), ReadVerdict::Settled);
+        ahead.dropped(&(0..1 << 20));
+        assert_eq!(ahead.read(asked[1].0, asked[1].1), ReadVerdict::Wait);
     }
 
     #[test]

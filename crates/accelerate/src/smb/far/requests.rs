@@ -1,5 +1,7 @@
 //! The client's requests on their way to the server, and our own.
 
+use std::ops::Range;
+
 use bytes::{Bytes, BytesMut};
 use vocab::Time;
 
@@ -341,6 +343,15 @@ impl Smb2FarHalf {
                 self.judge_waiting(request.file);
                 Some(message)
             }
+        }
+    }
+
+    /// The near half no longer has the blocks of an open that begin in this range.
+    pub(super) fn dropped(&mut self, file: FileId, range: &Range<u64>) {
+        let open = self.opens.get_mut(&file);
+        if let Some(reads) = open.and_then(|open| open.reads.as_mut()) {
+            reads.dropped(range);
+            self.judge_waiting(file);
         }
     }
 

@@ -1,13 +1,18 @@
 //! The near half's data of one open's file: blocks that were read ahead, and the end of the file.
+//!
+//! The far half counts on what it has sent: it takes a READ for answered if its data were sent. While the client reads
+//! the file in order, the far half knows what is dropped here. From the first READ elsewhere on, two runs may be in use,
+//! and the far half is told of every block that is dropped.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use bytes::Bytes;
 
 use super::super::config::{AHEAD_BLOCK_MAX, AHEAD_MAX, ASIDE_MAX};
 
-/// The limit of stored bytes, more than the far half may send; beyond it the far half exceeds its
-/// own limit, and everything is dropped.
+/// The limit of stored bytes of all opens. The far half reads less ahead; what the client jumped over comes to it.
+/// Beyond the limit everything is dropped that no READ waits for, and if that is not enough, all.
 pub(crate) const BYTES_MAX: u64 = AHEAD_MAX + 4 * AHEAD_BLOCK_MAX as u64;
 
 /// The answer to a READ.
@@ -31,6 +36,12 @@ pub(crate) struct FileContents {
     blocks: BTreeMap<u64, FileBlock>,
     bytes: u64,
     end: Option<u64>,
+    /// The offset of a READ that goes on in order.
+    expected: u64,
+    /// The client has read elsewhere.
+    has_jumped: bool,
+    /// READs were answered from here up to this offset: what lies before it may be dropped.
+    answered: Option<u64>,
 }
 
 impl FileContents {
@@ -39,9 +50,32 @@ impl FileContents {
         self.bytes
     }
 
-    /// Forgets everything.
+    /// Forgets everything that is known of the file.
     pub(crate) fn clear(&mut self) {
-        *self = Self::default();
+        self.drop_blocks();
+        self.end = None;
+        self.answered = None;
+    }
+
+    /// Takes the contents out, for READs of the time before a change.
+    pub(crate) fn take(&mut self) -> Self {
+        let rest = Self {
+            expected: self.expected,
+            has_jumped: self.has_jumped,
+            ..Self::default()
+        };
+        std::mem::replace(self, rest)
+    }
+
+    /// The client has sent this READ.
+    pub(crate) fn note_read(&mut self, offset: u64, length: u32) {
+        self.has_jumped |= offset != self.expected;
+        self.expected = offset.saturating_add(u64::from(length));
+    }
+
+    /// A READ at this offset is answered: what lies before it is dropped by [`Self::drop_answered`].
+    pub(crate) fn answered(&mut self, offset: u64) {
+        self.answered = Some(self.answered.map_or(offset, |before| before.max(offset)));
     }
 
     /// The file ends here.
@@ -69,9 +103,6 @@ impl FileContents {
             self.bytes -= old.length;
         }
         self.bytes += length;
-        if self.bytes > BYTES_MAX {
-            self.drop_blocks();
-        }
     }
 
     /// Returns the answer to a READ of `length` bytes at `offset`, if all of it is available.
@@ -117,10 +148,26 @@ impl FileContents {
         self.bytes = 0;
     }
 
+    /// Forgets what lies before the answered READs and before `waiting`, the first READ that waits. Returns the ranges
+    /// that the far half must be told of: no block that is kept begins in them.
+    pub(crate) fn drop_answered(&mut self, waiting: Option<u64>) -> Vec<Range<u64>> {
+        let Some(answered) = self.answered.take() else {
+            return Vec::new();
+        };
+        let dropped = self.drop_before(waiting.map_or(answered, |waiting| answered.min(waiting)));
+        match self.has_jumped {
+            true => dropped,
+            false => Vec::new(),
+        }
+    }
+
     /// Forgets the blocks wholly before `offset` up to the first gap: a serial reader does not return to them.
-    /// Of the blocks before the gap, the last ones stay: the far half keeps a run that the client interrupted.
-    pub(crate) fn drop_before(&mut self, offset: u64) {
+    /// Of the blocks before the gap, the last ones stay: the far half keeps a run that the client interrupted. Returns
+    /// the ranges of what is forgotten.
+    fn drop_before(&mut self, offset: u64) -> Vec<Range<u64>> {
         let mut first = offset;
+        let mut dropped = Vec::new();
+        let mut passed: Option<Range<u64>> = None;
         while let Some((start, end)) = self.block_before(first) {
             if end > offset {
                 // The block of this offset.
@@ -128,11 +175,16 @@ impl FileContents {
                 continue;
             }
             if end < first {
-                return self.limit_before(first);
+                dropped.extend(self.limit_before(first));
+                break;
             }
+            let behind = passed.map_or(first, |passed| passed.end);
+            passed = Some(start..behind);
             first = start;
             self.remove(start);
         }
+        dropped.extend(passed);
+        dropped
     }
 
     /// Start and end of the last block that begins before `offset`.
@@ -142,23 +194,20 @@ impl FileContents {
     }
 
     /// Forgets the first blocks before `offset` until those left are no more than a run that was set aside.
-    fn limit_before(&mut self, offset: u64) {
-        let kept: u64 = self
-            .blocks
-            .range(..offset)
-            .map(|(_, block)| block.length)
-            .sum();
+    fn limit_before(&mut self, offset: u64) -> Option<Range<u64>> {
+        let before = || self.blocks.range(..offset);
+        let kept: u64 = before().map(|(_, block)| block.length).sum();
         let mut over = kept.saturating_sub(ASIDE_MAX);
+        let mut first = None;
         while over > 0
-            && let Some((start, end)) = self
-                .blocks
-                .range(..offset)
-                .next()
-                .map(|(start, block)| (*start, start + block.length))
+            && let Some((&start, block)) = self.blocks.range(..offset).next()
         {
+            over = over.saturating_sub(block.length);
+            first.get_or_insert(start);
             self.remove(start);
-            over = over.saturating_sub(end - start);
         }
+        let behind = self.blocks.range(..offset).next();
+        Some(first?..behind.map_or(offset, |(start, _)| *start))
     }
 
     fn remove(&mut self, start: u64) {
@@ -183,6 +232,11 @@ mod tests {
         }
     }
 
+    fn bounds(ranges: Vec<Range<u64>>) -> Vec<(u64, u64)> {
+        let bounds = ranges.into_iter().map(|range| (range.start, range.end));
+        bounds.collect()
+    }
+
     #[test]
     fn exactly_the_stored_ranges_are_found() {
         let file: Vec<u8> = (0..60).collect();
@@ -203,7 +257,7 @@ mod tests {
         contents.set_end(60);
         assert_eq!(data(contents.find(50, 100)).unwrap(), &file[50..]);
         assert_eq!(contents.find(60, 1), Some(CachedRead::End));
-        contents.drop_before(25);
+        assert_eq!(bounds(contents.drop_before(25)), [(0, 20)]);
         assert_eq!(contents.bytes(), 40);
         assert_eq!(contents.find(10, 5), None);
         assert!(contents.find(20, 5).is_some());
@@ -216,25 +270,45 @@ mod tests {
         contents.insert(0, block(65_536));
         contents.insert(1 << 20, block(8_192));
         contents.insert((1 << 20) + 8_192, block(8_192));
-        contents.drop_before((1 << 20) + 8_192);
+        let looked = (1 << 20, (1 << 20) + 8_192);
+        assert_eq!(bounds(contents.drop_before(looked.1)), [looked]);
         assert!(contents.find(8_192, 8_192).is_some());
         assert_eq!(contents.find(1 << 20, 8_192), None);
         assert_eq!(contents.bytes(), 65_536 + 8_192);
         contents.insert(100_000, block(ASIDE_MAX as usize));
-        contents.drop_before((1 << 20) + 8_192);
+        let dropped = bounds(contents.drop_before((1 << 20) + 8_192));
+        assert_eq!(dropped, [(0, 100_000)]);
         assert_eq!(contents.find(8_192, 8_192), None);
         assert!(contents.find(100_000, 8_192).is_some());
         assert_eq!(contents.bytes(), ASIDE_MAX + 8_192);
     }
 
     #[test]
-    fn more_than_was_agreed_is_dropped() {
+    fn dropped_blocks_are_told_once_the_client_has_jumped() {
+        let block = || vec![Bytes::from(vec![0; 8_192])];
         let mut contents = FileContents::default();
-        let block = Bytes::from(vec![0; 1 << 20]);
-        for index in 0..64 {
-            contents.insert(index << 20, vec![block.clone()]);
-            assert!(contents.bytes() <= BYTES_MAX);
+        for at in 0..8 {
+            contents.insert(at * 8_192, block());
         }
+        let answer = |contents: &mut FileContents, at: u64, waiting| {
+            contents.note_read(at, 8_192);
+            contents.answered(at);
+            bounds(contents.drop_answered(waiting))
+        };
+        assert_eq!(answer(&mut contents, 0, None), []);
+        assert_eq!(answer(&mut contents, 8_192, None), []);
+        assert_eq!(contents.bytes(), 7 * 8_192);
+        assert_eq!(
+            answer(&mut contents, 3 * 8_192, Some(2 * 8_192)),
+            [(8_192, 2 * 8_192)]
+        );
+        assert_eq!(
+            answer(&mut contents, 4 * 8_192, None),
+            [(2 * 8_192, 4 * 8_192)]
+        );
+        contents.take();
+        contents.insert(0, block());
+        assert_eq!(answer(&mut contents, 8_192, None), [(0, 8_192)]);
     }
 
     #[test]

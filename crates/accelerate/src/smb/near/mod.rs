@@ -109,7 +109,7 @@ impl LicensedOpen {
     /// Its file changes with this frame of the client's.
     fn change(&mut self, at: u64, pending: &HashMap<u64, PendingRequest>) {
         self.earlier.push(EarlierContents {
-            contents: std::mem::take(&mut self.contents),
+            contents: self.contents.take(),
             from: self.changed_at,
             until: at,
         });
@@ -356,6 +356,8 @@ pub(crate) struct Smb2NearHalf {
     fresh: LicenceFreshness,
     /// Requests answered here.
     answered: u64,
+    /// The opens with READs that were answered since the last drop.
+    answered_files: Vec<FileId>,
     client_finished: bool,
     /// The stream towards the client has ended.
     server_finished: bool,
@@ -398,6 +400,7 @@ impl Smb2NearHalf {
             behind: 0,
             fresh: LicenceFreshness::default(),
             answered: 0,
+            answered_files: Vec::new(),
             client_finished: false,
             server_finished: false,
         }
@@ -571,6 +574,7 @@ impl Smb2NearHalf {
             Some(
                 HalfFrame::Beat { .. }
                 | HalfFrame::Again { .. }
+                | HalfFrame::Dropped { .. }
                 | HalfFrame::Revoked { .. }
                 | HalfFrame::Forgot { .. }
                 | HalfFrame::Unwanted { .. }
@@ -656,18 +660,69 @@ impl Smb2NearHalf {
                 offset,
             } => (file, position, offset),
         };
-        // What a client jumped over stays until much has come: the far half counts it no more.
-        if self.kept() > BYTES_MAX {
-            for open in self.opens.values_mut() {
-                open.contents.drop_blocks();
-                open.earlier.clear();
-            }
-        }
         if let Some(contents) = self.contents_at(file, position) {
             contents.insert(offset, block.pieces);
             self.answer_waiting(now, file);
+            self.limit_contents();
         }
         bytes
+    }
+
+    /// Drops the contents of all opens if they have become too many: first of those for which no READ waits.
+    fn limit_contents(&mut self) {
+        for is_last in [false, true] {
+            if self.kept() <= BYTES_MAX {
+                return;
+            }
+            let files: Vec<FileId> = self.opens.keys().copied().collect();
+            for file in files {
+                let least = self.least_waiting(file);
+                let Some(open) = self.opens.get_mut(&file) else {
+                    continue;
+                };
+                if open.contents.bytes() == 0 && open.earlier.is_empty()
+                    || least.is_some() && !is_last
+                {
+                    continue;
+                }
+                open.contents.drop_blocks();
+                open.earlier.clear();
+                let (from, to) = (0, u64::MAX);
+                self.tell_far(HalfFrame::Dropped { file, from, to });
+            }
+        }
+    }
+
+    /// The offset of the first READ of an open that waits.
+    fn least_waiting(&self, file: FileId) -> Option<u64> {
+        let offset = |id: &u64| match self.pending.get(id) {
+            Some(PendingRequest::Read {
+                request,
+                is_answered: false,
+                ..
+            }) => Some(request.offset),
+            _ => None,
+        };
+        self.opens
+            .get(&file)?
+            .waiting
+            .iter()
+            .filter_map(offset)
+            .min()
+    }
+
+    /// Drops what lies before the answered READs. All that the client has sent is known by now, so what none of it
+    /// waits for is told to the far half before it hears of the next.
+    fn drop_answered(&mut self) {
+        for file in std::mem::take(&mut self.answered_files) {
+            let waiting = self.least_waiting(file);
+            let open = self.opens.get_mut(&file);
+            let dropped = open.map(|open| open.contents.drop_answered(waiting));
+            for range in dropped.unwrap_or_default() {
+                let (from, to) = (range.start, range.end);
+                self.tell_far(HalfFrame::Dropped { file, from, to });
+            }
+        }
     }
 
     /// The server has told the end of a file behind this frame of the client's.
@@ -755,6 +810,7 @@ impl AcceleratorHalf for Smb2NearHalf {
             }
             AcceleratorInput::WanSilent(_) => self.fresh.expire(),
         }
+        self.drop_answered();
     }
 
     fn poll_output(&mut self) -> Option<AcceleratorOutput> {

@@ -372,6 +372,11 @@ impl Smb2NearHalf {
             let key = self.keys.get(&head.header.session);
             self.mac = key.map(|key| key.begin(head.message()));
         }
+        if let (Some(PassingRequest::Read(_, request)), Some(open)) =
+            (&self.passing, self.opens.get_mut(&file))
+        {
+            open.contents.note_read(request.offset, request.length);
+        }
         let pending = match (&self.passing, touch) {
             (Some(PassingRequest::Read(header, request)), _) => PendingRequest::Read {
                 header: *header,
@@ -569,20 +574,10 @@ impl Smb2NearHalf {
             *is_answered = true;
         }
         if let Some(open) = self.opens.get_mut(&request.file) {
-            // Others that were asked before may want what lies before.
-            let unanswered = open
-                .waiting
-                .iter()
-                .filter_map(|id| match self.pending.get(id) {
-                    Some(PendingRequest::Read {
-                        request,
-                        is_answered: false,
-                        ..
-                    }) => Some(request.offset),
-                    _ => None,
-                });
-            let least = unanswered.fold(request.offset, u64::min);
-            open.contents.drop_before(least);
+            open.contents.answered(request.offset);
+            if self.answered_files.last() != Some(&request.file) {
+                self.answered_files.push(request.file);
+            }
         }
         self.answered += 1;
         true

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard · Reply + message
-//!  near ──► far   Speaks · Beat · Again · Revoked
+//!  near ──► far   Speaks · Beat · Again · Dropped · Revoked
 //! ```
 //! A frame is the content of one frame segment. Its numbers are never reused, and differ from those
 //! of SMB 2's frames, which another release may send on the same flow.
@@ -27,6 +27,7 @@ const BEAT: u8 = 72;
 const AGAIN: u8 = 74;
 const REVOKED: u8 = 75;
 const REPLY: u8 = 76;
+const DROPPED: u8 = 77;
 
 /// The requests that the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +77,9 @@ pub(crate) enum Smb1HalfFrame {
     /// The data for this READ is no longer available; the server must be asked. The READ's message
     /// is included.
     Again { position: u64, message: Bytes },
+    /// The near half no longer has the blocks that begin in this range. It sends this before the client's next message,
+    /// once the client has read elsewhere than in order. Far halves of earlier releases ignore it.
+    Dropped { file: u16, from: u64, to: u64 },
     /// Nothing is answered for this open any more, and all answered requests precede this frame.
     Revoked { file: u16 },
     /// The server's next message answers the client's at this position.
@@ -125,6 +129,7 @@ impl Smb1HalfFrame {
                 .u64(*position)
                 .u16(message.len() as u16)
                 .bytes(message),
+            Self::Dropped { file, from, to } => writer.u8(DROPPED).u16(*file).u64(*from).u64(*to),
             Self::Revoked { file } => writer.u8(REVOKED).u16(*file),
             Self::Reply { position } => writer.u8(REPLY).u64(*position),
         };
@@ -191,6 +196,11 @@ impl Smb1HalfFrame {
                     message: Bytes::copy_from_slice(reader.bytes(length)?),
                 }
             }
+            DROPPED => Self::Dropped {
+                file: reader.u16()?,
+                from: reader.u64()?,
+                to: reader.u64()?,
+            },
             REVOKED => Self::Revoked {
                 file: reader.u16()?,
             },
@@ -237,6 +247,11 @@ mod tests {
             Smb1HalfFrame::Again {
                 position: 8,
                 message: Bytes::from_static(b"read"),
+            },
+            Smb1HalfFrame::Dropped {
+                file: 3,
+                from: 8_192,
+                to: 1 << 40,
             },
             Smb1HalfFrame::Revoked { file: 3 },
             Smb1HalfFrame::Reply { position: 8 },

@@ -155,6 +155,8 @@ pub(crate) struct Smb1NearHalf {
     fresh: LicenceFreshness,
     /// Requests answered here.
     answered: u64,
+    /// The opens with READs that were answered since the last drop.
+    answered_files: Vec<u16>,
     client_finished: bool,
     /// The stream towards the client has ended.
     server_finished: bool,
@@ -178,6 +180,7 @@ impl Smb1NearHalf {
             behind: 0,
             fresh: LicenceFreshness::default(),
             answered: 0,
+            answered_files: Vec::new(),
             client_finished: false,
             server_finished: false,
         };
@@ -362,6 +365,9 @@ impl Smb1NearHalf {
             is_answered: false,
         };
         self.expect(at, request.file, pending);
+        if let Some(open) = self.opens.get_mut(&request.file) {
+            open.contents.note_read(request.offset, request.length);
+        }
         if self.serves(now, request.file, &passed.header).is_some() {
             self.answer_read(at, &passed.header, request);
         }
@@ -425,21 +431,11 @@ impl Smb1NearHalf {
         if let Some(Smb1PendingRequest::Read { is_answered, .. }) = self.pending.get_mut(&at) {
             *is_answered = true;
         }
-        // Others that were asked before may want what lies before.
-        let mut least = request.offset;
-        for pending in self.pending.values() {
-            if let Smb1PendingRequest::Read {
-                request: other,
-                is_answered: false,
-                ..
-            } = pending
-                && other.file == request.file
-            {
-                least = least.min(other.offset);
-            }
-        }
         if let Some(open) = self.opens.get_mut(&request.file) {
-            open.contents.drop_before(least);
+            open.contents.answered(request.offset);
+            if self.answered_files.last() != Some(&request.file) {
+                self.answered_files.push(request.file);
+            }
         }
         self.answered += 1;
         true
@@ -545,6 +541,7 @@ impl Smb1NearHalf {
                 Smb1HalfFrame::Speaks { .. }
                 | Smb1HalfFrame::Beat { .. }
                 | Smb1HalfFrame::Again { .. }
+                | Smb1HalfFrame::Dropped { .. }
                 | Smb1HalfFrame::Revoked { .. },
             )
             | None => {}
@@ -589,17 +586,61 @@ impl Smb1NearHalf {
             return bytes;
         }
         let block = self.incoming.take().expect("it was there just now");
-        // What a client jumped over stays until much has come: the far half counts it no more.
-        if self.kept() > BYTES_MAX {
-            for open in self.opens.values_mut() {
-                open.contents.drop_blocks();
-            }
-        }
         if let Some(contents) = self.contents_at(block.file, block.position) {
             contents.insert(block.offset, block.pieces);
             self.answer_waiting(now, block.file);
+            self.limit_contents();
         }
         bytes
+    }
+
+    /// Drops the contents of all opens if they have become too many: first of those for which no READ waits.
+    fn limit_contents(&mut self) {
+        for is_last in [false, true] {
+            if self.kept() <= BYTES_MAX {
+                return;
+            }
+            let files: Vec<u16> = self.opens.keys().copied().collect();
+            for file in files {
+                let is_waiting = self.least_waiting(file).is_some();
+                let Some(open) = self.opens.get_mut(&file) else {
+                    continue;
+                };
+                if open.contents.bytes() == 0 || is_waiting && !is_last {
+                    continue;
+                }
+                open.contents.drop_blocks();
+                let (from, to) = (0, u64::MAX);
+                self.tell_far(&Smb1HalfFrame::Dropped { file, from, to });
+            }
+        }
+    }
+
+    /// The offset of the first READ of an open that waits.
+    fn least_waiting(&self, file: u16) -> Option<u64> {
+        let offset = |pending: &Smb1PendingRequest| match pending {
+            Smb1PendingRequest::Read {
+                request,
+                is_answered: false,
+                ..
+            } if request.file == file => Some(request.offset),
+            _ => None,
+        };
+        self.pending.values().filter_map(offset).min()
+    }
+
+    /// Drops what lies before the answered READs. All that the client has sent is known by now, so what none of it
+    /// waits for is told to the far half before it hears of the next.
+    fn drop_answered(&mut self) {
+        for file in std::mem::take(&mut self.answered_files) {
+            let waiting = self.least_waiting(file);
+            let open = self.opens.get_mut(&file);
+            let dropped = open.map(|open| open.contents.drop_answered(waiting));
+            for range in dropped.unwrap_or_default() {
+                let (from, to) = (range.start, range.end);
+                self.tell_far(&Smb1HalfFrame::Dropped { file, from, to });
+            }
+        }
     }
 
     /// Bytes of all opens that were read ahead.
@@ -796,6 +837,7 @@ impl AcceleratorHalf for Smb1NearHalf {
             }
             AcceleratorInput::WanSilent(_) => self.fresh.expire(),
         }
+        self.drop_answered();
     }
 
     fn poll_output(&mut self) -> Option<AcceleratorOutput> {

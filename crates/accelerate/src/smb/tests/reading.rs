@@ -154,6 +154,32 @@ fn random_reader_gets_correct_data() {
     }
 }
 
+/// A document's first blocks are kept while the client reads elsewhere. What the near half no longer has of them, the
+/// far half must not count on: a CLOSE that follows the READ would arrive at the server first.
+#[test]
+fn read_of_forgotten_blocks_is_answered_before_the_close_behind_it() {
+    const PIECE: u32 = 65_536;
+    let length = 8 << 20;
+    let mut world = world_with(length);
+    let whole = contents(length);
+    let file = open(&mut world, 0);
+    read(&mut world, 0, file, 0, 8_192);
+    // A run that is too long to be set aside, and one behind it.
+    for (start, pieces) in [(2 << 20, 4), (5 << 20, 4)] {
+        for piece in 0..pieces {
+            let at = start + piece * u64::from(PIECE);
+            let data = read(&mut world, 0, file, at, PIECE);
+            assert!(data == whole[at as usize..(at + u64::from(PIECE)) as usize]);
+        }
+    }
+    let reading = world.send(0, &messages::read(file, 8_192, 8_192));
+    let closing = world.send(0, &messages::close(file));
+    let answer = world.wait(0, reading);
+    assert_eq!(answer.header.status, 0);
+    assert!(answer.data() == &whole[8_192..16_384]);
+    assert_eq!(world.wait(0, closing).header.status, 0);
+}
+
 #[test]
 fn a_client_that_pipelines_gets_everything_once() {
     let length = 3_000_000;

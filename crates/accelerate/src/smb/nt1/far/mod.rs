@@ -373,6 +373,7 @@ impl Smb1FarHalf {
             Ok(Some(Smb1HalfFrame::Again { position, message })) => {
                 self.read_again(position, &message)
             }
+            Ok(Some(Smb1HalfFrame::Dropped { file, from, to })) => self.dropped(file, &(from..to)),
             Ok(Some(Smb1HalfFrame::Revoked { file })) => self.revoked(file),
             // Of another release, of SMB 2; or one that only this half sends.
             Ok(_) => {}

@@ -1,5 +1,7 @@
 //! The client's requests on their way to the server, and our own.
 
+use std::ops::Range;
+
 use bytes::{Bytes, BytesMut};
 use vocab::{SegmentKind, Time};
 
@@ -301,6 +303,15 @@ impl Smb1FarHalf {
                 ReadVerdict::Wait => open.waiting.push((read, request)),
                 ReadVerdict::Forward => self.enqueue(request),
             }
+        }
+    }
+
+    /// The near half no longer has the blocks of an open that begin in this range.
+    pub(super) fn dropped(&mut self, file: u16, range: &Range<u64>) {
+        let open = self.opens.get_mut(&file);
+        if let Some(reads) = open.and_then(|open| open.reads.as_mut()) {
+            reads.dropped(range);
+            self.judge_waiting(file);
         }
     }
 
