@@ -6,6 +6,7 @@
 mod campaign_html;
 mod campaign_json;
 mod campaign_table;
+mod file_set_html;
 mod html;
 mod json;
 mod lines;
