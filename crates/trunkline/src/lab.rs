@@ -90,7 +90,7 @@ struct CheckArguments {
 #[derive(Debug, Args)]
 struct LabRunArguments {
     /// Names the plan of the campaign, a TOML file such as scenarios/wx-2006.toml.
-    #[arg(value_name = "PLAN", required_unless_present = "json")]
+    #[arg(value_name = "PLAN", required_unless_present_any = ["json", "csv"])]
     plan: Option<PathBuf>,
     #[command(flatten)]
     choice: CellChoice,
@@ -120,7 +120,7 @@ struct LabRunArguments {
 struct ReportArguments {
     /// Names the directory of an earlier campaign, or a directory that `trunkline demo --keep`
     /// wrote.
-    #[arg(value_name = "DIR", required_unless_present = "json")]
+    #[arg(value_name = "DIR", required_unless_present_any = ["json", "csv"])]
     directory: Option<PathBuf>,
     #[command(flatten)]
     output: ReportOutput,
@@ -133,6 +133,10 @@ struct ReportOutput {
     /// standard output instead of the table.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
+    /// Writes a CSV with a line for each cell to FILE. Without FILE, the command prints the CSV on standard
+    /// output instead of the table. The columns are the keys of the cells in the JSON.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    csv: Option<PathBuf>,
     /// Writes the HTML report to this file. If FILE is -, the command writes the report to standard
     /// output [default: report.html in the directory of the results].
     #[arg(long, value_name = "FILE")]
@@ -141,16 +145,36 @@ struct ReportOutput {
 
 impl ReportOutput {
     /// The command's subject: a plan or a directory. The command line cannot tell `--json FILE` from `--json`
-    /// before the subject, so a missing subject is what stands behind `--json`.
+    /// before the subject, so a missing subject is what stands behind `--json` or `--csv`.
     fn subject(&mut self, named: Option<PathBuf>, what: &str) -> Result<PathBuf> {
         if let Some(subject) = named {
             return Ok(subject);
         }
-        let standard_output = PathBuf::from("-");
-        match self.json.replace(standard_output) {
-            Some(subject) if subject != Path::new("-") => Ok(subject),
-            _ => bail!("the command line names no {what}; write the {what} before --json"),
+        let standard_output = Path::new("-");
+        let mut taken = [&mut self.json, &mut self.csv]
+            .into_iter()
+            .flatten()
+            .filter(|path| path.as_path() != standard_output);
+        let (Some(path), None) = (taken.next(), taken.next()) else {
+            bail!("the command line names no {what}; write the {what} before --json or --csv");
+        };
+        Ok(std::mem::replace(path, standard_output.to_owned()))
+    }
+
+    /// Refuses two documents on standard output.
+    fn check(&self) -> Result<()> {
+        let standard_output = Some(Path::new("-"));
+        let outputs = [&self.json, &self.csv, &self.report];
+        let printed = outputs
+            .into_iter()
+            .filter(|output| output.as_deref() == standard_output);
+        if printed.count() > 1 {
+            bail!(
+                "only one of --json, --csv and --report can use standard output; write file names \
+                 behind the others"
+            );
         }
+        Ok(())
     }
 }
 
@@ -262,6 +286,7 @@ impl LabRunArguments {
     fn run(mut self) -> Result<()> {
         host::kernel::catch_interruptions();
         let path = self.output.subject(self.plan.take(), "plan")?;
+        self.output.check()?;
         let (plan, text) = CellPlan::read(&path)?;
         let of_plan = |ending: &str| {
             let name = path.file_stem().unwrap_or_default();
@@ -329,9 +354,17 @@ impl LabRunArguments {
 impl ReportArguments {
     fn run(mut self) -> Result<()> {
         let directory = self.output.subject(self.directory.take(), "directory")?;
+        self.output.check()?;
         if directory.join(JOURNAL_FILE).exists() {
             let outcome = CampaignOutcome::read(&directory)?;
             return write(&outcome, &directory, &self.output);
+        }
+        if self.output.csv.is_some() {
+            bail!(
+                "{} contains no campaign of `trunkline lab run`; --csv is for the cells of a campaign, and \
+                 --json has the files of a demo",
+                directory.display()
+            );
         }
         let results = CampaignResults::read(&directory.join("results.json"))?;
         let output = OutputArguments {
@@ -351,26 +384,23 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Writes table, JSON and HTML of a campaign.
+/// Writes table, JSON, CSV and HTML of a campaign.
 fn write(outcome: &CampaignOutcome, directory: &Path, output: &ReportOutput) -> Result<()> {
-    let standard_output = Path::new("-");
-    let page = report::campaign_html(outcome)?;
     let page_path = match &output.report {
         Some(path) => path.clone(),
         None => directory.join("report.html"),
     };
-    if page_path == standard_output {
-        show!("{page}");
-        return Ok(());
-    }
-    fs::write(&page_path, page).with_context(|| format!("writing {}", page_path.display()))?;
+    let mut printed = write_or_return(&page_path, report::campaign_html(outcome)?)?;
     if let Some(path) = &output.json {
-        let document = serde_json::to_string_pretty(&report::campaign_json(outcome))?;
-        if path == standard_output {
-            say!("{document}");
-            return Ok(());
-        }
-        fs::write(path, document).with_context(|| format!("writing {}", path.display()))?;
+        let document = serde_json::to_string_pretty(&report::campaign_json(outcome))? + "\n";
+        printed = printed.or(write_or_return(path, document)?);
+    }
+    if let Some(path) = &output.csv {
+        printed = printed.or(write_or_return(path, report::campaign_csv(outcome))?);
+    }
+    if let Some(text) = printed {
+        show!("{text}");
+        return Ok(());
     }
     show!("{}", report::campaign_table(outcome));
     say!(
@@ -386,6 +416,15 @@ fn write(outcome: &CampaignOutcome, directory: &Path, output: &ReportOutput) -> 
     Ok(())
 }
 
+/// Writes a text to a file, or returns it if it goes to standard output.
+fn write_or_return(path: &Path, text: String) -> Result<Option<String>> {
+    if path == Path::new("-") {
+        return Ok(Some(text));
+    }
+    fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    Ok(None)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -397,18 +436,20 @@ mod tests {
         lab: LabArguments,
     }
 
-    fn parsed(words: &str) -> Result<(PathBuf, Option<PathBuf>)> {
+    fn parsed(words: &str) -> Result<(PathBuf, ReportOutput)> {
         let line = ["lab"].into_iter().chain(words.split(' '));
         Ok(match LabCommand::try_parse_from(line)?.lab.action {
             LabAction::Run(mut run) => {
                 let plan = run.output.subject(run.plan.take(), "plan")?;
-                (plan, run.output.json)
+                run.output.check()?;
+                (plan, run.output)
             }
             LabAction::Report(mut report) => {
                 let directory = report
                     .output
                     .subject(report.directory.take(), "directory")?;
-                (directory, report.output.json)
+                report.output.check()?;
+                (directory, report.output)
             }
             LabAction::Up(_) | LabAction::Check(_) => bail!("this test has run and report only"),
         })
@@ -427,10 +468,47 @@ mod tests {
             ("report plan.toml --json", standard_output),
         ] {
             let (subject, found) = parsed(words).expect(words);
-            assert_eq!((subject, found), ("plan.toml".into(), json), "{words}");
+            assert_eq!((subject, found.json), ("plan.toml".into(), json), "{words}");
         }
-        for words in ["run", "run --json", "run --json -", "report --json"] {
+        for words in [
+            "run",
+            "run --json",
+            "run --json -",
+            "report --json",
+            "report --csv",
+            "report --json out.json --csv run",
+        ] {
             assert!(parsed(words).is_err(), "{words}");
+        }
+    }
+
+    #[test]
+    fn csv_option_leaves_the_subject() {
+        for (words, csv) in [
+            ("report --csv run", "-"),
+            ("report run --csv", "-"),
+            ("report run --csv cells.csv", "cells.csv"),
+            ("run --csv cells.csv run", "cells.csv"),
+            ("report run --json out.json --csv", "-"),
+        ] {
+            let (subject, found) = parsed(words).expect(words);
+            assert_eq!(
+                (subject, found.csv),
+                ("run".into(), Some(csv.into())),
+                "{words}"
+            );
+        }
+    }
+
+    #[test]
+    fn one_document_goes_to_standard_output() {
+        for words in [
+            "report run --json --csv",
+            "report run --csv --report -",
+            "run plan.toml --json --report -",
+        ] {
+            let problem = parsed(words).expect_err(words).to_string();
+            assert!(problem.contains("only one of"), "{words}: {problem}");
         }
     }
 }

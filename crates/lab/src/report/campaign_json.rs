@@ -115,7 +115,8 @@ fn add_missing_keys(rows: &mut Value) {
     }
 }
 
-fn cell_json(result: &CellResult, baseline: Option<&CellResult>) -> Value {
+/// A cell's figures; `baseline` is the cell that it is compared with.
+pub(super) fn cell_json(result: &CellResult, baseline: Option<&CellResult>) -> Value {
     let cell = &result.cell;
     let passes = || result.passes.iter();
     let middle = |figure: fn(&CellPass) -> f64| median(passes().map(figure));
