@@ -25,6 +25,7 @@ const CAMPAIGN_STYLE: &str = "
 svg.narrow { display: none; }
 h2, h3 { break-after: avoid; } figure { margin: 0.6rem 0; break-inside: avoid; }
 th { vertical-align: bottom; } thead tr + tr th:first-child { text-align: right; } td.text, th.text { text-align: left; }
+svg.key { width: 12px; height: 12px; } .legend { margin: 0.3rem 0; } .legend span { white-space: nowrap; margin-right: 0.9rem; }
 .quiet { opacity: 0.7; } sup { font-size: max(0.83em, 11px); }
 code, td.text { overflow-wrap: anywhere; }
 @media (max-width: 640px) {
@@ -820,6 +821,34 @@ mod tests {
         assert!(page.contains(
             "20.00 <span class=\"quiet\">19.39</span> <span class=\"quiet\">×1.03</span>"
         ));
+    }
+
+    #[test]
+    fn published_file_sets_have_figures_and_an_overview() {
+        let page = campaign_html(&file_outcome("'a'", "published = 'waas-3g'")).unwrap();
+        // Opened documents: 20 s of ours without nodes beside 19.389 s, and 20 s cold beside 10.376 s.
+        let row = page.split("<tr><td>").find(|row| {
+            row.starts_with("Test 5, CIFS file open (published: table 5, figure 8)</td>")
+        });
+        let row = row.unwrap();
+        for text in ["×1.03", "×1.93", "1.00 <span class=\"quiet\">1.87"] {
+            assert!(row.contains(text), "{text}: {row}");
+        }
+        // Two figures of documents, and two of files: transport and application with two FEC settings each.
+        let wide = page.matches("<svg class=\"wide\"").count();
+        assert_eq!(
+            (wide, page.matches("<svg class=\"narrow\"").count()),
+            (6, 6)
+        );
+        // The published set of test 1 has no such files.
+        for text in ["baseline, ours", "baseline, published", "warm, published"] {
+            assert_eq!(page.matches(text).count(), 2, "{text}");
+        }
+        assert!(
+            page.contains("Test 1, HTTP download (published: table 2, figure 3); mode T, FEC off")
+        );
+        let own = campaign_html(&file_outcome("'a'", "")).unwrap();
+        assert!(own.contains("<svg class=\"wide\"") && !own.contains(", published<"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Tables of a campaign's file sets, part of its HTML report: seconds for each file in each pass, beside the published
-//! ones.
+//! Tables and figures of a campaign's file sets, part of its HTML report: seconds for each file in each pass, beside the
+//! published ones.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,6 +7,8 @@ use std::fmt::Write;
 use anyhow::Result;
 use host::html::escape;
 
+use super::horizontal_bars::{BarSeries, horizontal_bars};
+use super::plots::BarGroup;
 use super::published;
 use super::rows::{ResultRow, document_times, rows, sums};
 use crate::campaign::{PassKind, TestNodes, TestResults};
@@ -20,52 +22,197 @@ struct SecondsRow {
     published: BTreeMap<PassKind, f64>,
 }
 
-/// Tables of cells that transfer file sets.
+/// A table of seconds with its figure.
+struct SecondsTable<'a> {
+    title: String,
+    test: &'a TestResults,
+    rows: Vec<SecondsRow>,
+    /// Text below the figure, as HTML.
+    note: String,
+}
+
+/// Passes of the published figures.
+const PUBLISHED_PASSES: [PassKind; 3] = [PassKind::Baseline, PassKind::Cold, PassKind::Warm];
+
+/// Tables and figures of cells that transfer file sets.
 pub(super) fn write_files(out: &mut String, outcome: &CampaignOutcome) -> Result<()> {
     let Some(results) = outcome.file_results() else {
         return Ok(());
     };
     let is_published = outcome.plan.published == Some(PublishedEvaluation::Waas3g);
-    let published = published::tests();
-    for test in &results.tests {
-        let rows = rows(test);
-        for sum in sums(&rows) {
-            if sum.workload == WorkloadKind::SmbOffice.name() {
-                continue;
-            }
-            let beside = published
-                .iter()
-                .find(|test| is_published && test.workload == sum.workload);
-            let seconds = |row: &ResultRow| SecondsRow {
-                name: row.file.clone(),
-                own: row
-                    .figures
-                    .iter()
-                    .map(|(pass, figures)| (*pass, figures.elapsed_s))
-                    .collect(),
-                published: beside
-                    .and_then(|test| test.times.iter().find(|time| time.file == row.file))
-                    .map(|time| by_pass(time.baseline_s, time.cold_s, time.warm_s))
-                    .unwrap_or_default(),
-            };
-            let own = rows.iter().filter(|row| row.workload == sum.workload);
-            let own: Vec<SecondsRow> = own.map(seconds).collect();
-            let title = beside.map_or(sum.workload.as_str(), |test| test.title);
-            write_seconds(out, title, test, &own)?;
-            let warm = sum.figures.get(&PassKind::Warm);
-            if let Some(share) = sum.share(PassKind::Warm, |figures| figures.wan_bytes)
-                && let Some(warm) = warm
-            {
-                writeln!(
-                    out,
-                    "<p>Warm, all files together: {:.0} bytes over the WAN, {:.1} % of the baseline.</p>",
-                    warm.wan_bytes,
-                    share * 100.0
-                )?;
-            }
-        }
-        write_office(out, is_published, test)?;
+    let tests = results.tests.iter();
+    let tables: Vec<SecondsTable<'_>> = tests
+        .flat_map(|test| {
+            let mut tables = file_tables(is_published, test);
+            tables.extend(document_tables(is_published, test));
+            tables
+        })
+        .collect();
+    write_overview(out, &tables)?;
+    for table in &tables {
+        write_seconds(out, table)?;
+        write_figure(out, table)?;
+        writeln!(out, "<p>{}</p>", table.note)?;
     }
+    Ok(())
+}
+
+/// A table for each workload of a test that transfers whole files.
+fn file_tables(is_published: bool, test: &TestResults) -> Vec<SecondsTable<'_>> {
+    let rows = rows(test);
+    let published = published::tests();
+    let sums = sums(&rows).into_iter();
+    let of_files = sums.filter(|sum| sum.workload != WorkloadKind::SmbOffice.name());
+    let tables = of_files.map(|sum| {
+        let beside = published
+            .iter()
+            .find(|test| is_published && test.workload == sum.workload);
+        let seconds = |row: &ResultRow| SecondsRow {
+            name: row.file.clone(),
+            own: row
+                .figures
+                .iter()
+                .map(|(pass, figures)| (*pass, figures.elapsed_s))
+                .collect(),
+            published: beside
+                .and_then(|test| test.times.iter().find(|time| time.file == row.file))
+                .map(|time| by_pass(time.baseline_s, time.cold_s, time.warm_s))
+                .unwrap_or_default(),
+        };
+        let warm = sum.figures.get(&PassKind::Warm);
+        let share = sum.share(PassKind::Warm, |figures| figures.wan_bytes);
+        let note = warm.zip(share).map_or(String::new(), |(warm, share)| {
+            format!(
+                "Warm, all files together: {:.0} bytes over the WAN, {:.1} % of the baseline.",
+                warm.wan_bytes,
+                share * 100.0
+            )
+        });
+        let title = is_published.then(|| published::waas_title(&sum.workload));
+        SecondsTable {
+            title: title.flatten().unwrap_or(&sum.workload).to_owned(),
+            test,
+            rows: rows
+                .iter()
+                .filter(|row| row.workload == sum.workload)
+                .map(seconds)
+                .collect(),
+            note,
+        }
+    });
+    tables.collect()
+}
+
+/// Sums of all tables, and by how much nodes divide the time of the baseline.
+fn write_overview(out: &mut String, tables: &[SecondsTable<'_>]) -> Result<()> {
+    if tables.len() < 2 {
+        return Ok(());
+    }
+    let has_published = tables.iter().any(SecondsTable::has_published);
+    *out += "<h2>All files together</h2>\n";
+    *out += match has_published {
+        true => {
+            "<p>Each entry: ours, that of WAAS, and ours ÷ that of WAAS. A speed-up is the time of the baseline \
+             divided by that of the pass. The published link lost packets, so the speed-ups compare better than \
+             the seconds.</p>\n"
+        }
+        false => "<p>A speed-up is the time of the baseline divided by that of the pass.</p>\n",
+    };
+    *out += "<table><thead><tr><th>test</th>";
+    for pass in PUBLISHED_PASSES {
+        write!(out, "<th>{} s</th>", pass.name())?;
+    }
+    *out += "<th>speed-up, cold</th><th>speed-up, warm</th></tr></thead><tbody>\n";
+    for table in tables {
+        let sum = table.sum();
+        let is_one = tables
+            .iter()
+            .filter(|other| other.title == table.title)
+            .count()
+            == 1;
+        let nodes = table.test.nodes.as_ref().filter(|_| !is_one);
+        let nodes = nodes.map_or(String::new(), |nodes| format!("; {}", nodes.describe()));
+        write!(out, "<tr><td>{}{nodes}</td>", escape(&table.title))?;
+        for pass in &PUBLISHED_PASSES {
+            let text = seconds_text(sum.own.get(pass), sum.published.get(pass));
+            write!(out, "<td>{text}</td>")?;
+        }
+        for pass in [PassKind::Cold, PassKind::Warm] {
+            let factor = |seconds: &BTreeMap<PassKind, f64>| {
+                let with_nodes = seconds.get(&pass).filter(|value| **value > 0.0)?;
+                Some(seconds.get(&PassKind::Baseline)? / with_nodes)
+            };
+            let text = seconds_text(factor(&sum.own).as_ref(), factor(&sum.published).as_ref());
+            write!(out, "<td>{text}</td>")?;
+        }
+        *out += "</tr>\n";
+    }
+    *out += "</tbody></table>\n";
+    Ok(())
+}
+
+impl SecondsTable<'_> {
+    fn has_published(&self) -> bool {
+        self.rows.iter().any(|row| !row.published.is_empty())
+    }
+
+    /// Sums over the rows.
+    fn sum(&self) -> SecondsRow {
+        SecondsRow {
+            name: format!("sum of {}", self.rows.len()),
+            own: column_sums(&self.rows, |row| &row.own),
+            published: column_sums(&self.rows, |row| &row.published),
+        }
+    }
+
+    /// Passes that a row has.
+    fn passes(&self) -> Vec<PassKind> {
+        let is_there = |pass: &PassKind| {
+            let mut rows = self.rows.iter();
+            rows.any(|row| row.own.contains_key(pass) || row.published.contains_key(pass))
+        };
+        PassKind::ALL.into_iter().filter(is_there).collect()
+    }
+}
+
+/// The figure of a table: a bar for each entry.
+fn write_figure(out: &mut String, table: &SecondsTable<'_>) -> Result<()> {
+    let has_published = table.has_published();
+    let mut columns: Vec<(usize, PassKind, bool)> = Vec::new();
+    for (colour, pass) in table.passes().into_iter().enumerate() {
+        columns.push((colour, pass, false));
+        if has_published && PUBLISHED_PASSES.contains(&pass) {
+            columns.push((colour, pass, true));
+        }
+    }
+    let series: Vec<BarSeries> = columns
+        .iter()
+        .map(|(colour, pass, is_published)| BarSeries {
+            name: match (has_published, is_published) {
+                (false, _) => pass.name().to_owned(),
+                (true, false) => format!("{}, ours", pass.name()),
+                (true, true) => format!("{}, published", pass.name()),
+            },
+            colour: *colour,
+            is_published: *is_published,
+        })
+        .collect();
+    let groups: Vec<BarGroup> = table
+        .rows
+        .iter()
+        .map(|row| BarGroup {
+            name: row.name.clone(),
+            values: columns
+                .iter()
+                .map(|(_, pass, is_published)| match is_published {
+                    true => row.published.get(pass).copied(),
+                    false => row.own.get(pass).copied(),
+                })
+                .collect(),
+        })
+        .collect();
+    let drawing = horizontal_bars("seconds", &series, &groups)?;
+    writeln!(out, "<figure>{drawing}</figure>")?;
     Ok(())
 }
 
@@ -79,44 +226,28 @@ fn by_pass(baseline_s: f64, cold_s: f64, warm_s: f64) -> BTreeMap<PassKind, f64>
 }
 
 /// A table of seconds with the sums in its first row.
-fn write_seconds(
-    out: &mut String,
-    title: &str,
-    test: &TestResults,
-    rows: &[SecondsRow],
-) -> Result<()> {
+fn write_seconds(out: &mut String, table: &SecondsTable<'_>) -> Result<()> {
+    let test = table.test;
     let nodes = test.nodes.as_ref().map(TestNodes::describe);
     writeln!(
         out,
         "<h2>{}</h2>\n<p>Link: <code>{}</code>{}</p>",
-        escape(title),
+        escape(&table.title),
         escape(&test.link.to_string()),
         nodes.map_or(String::new(), |nodes| format!("; nodes: {nodes}"))
     )?;
-    let has_published = rows.iter().any(|row| !row.published.is_empty());
-    if has_published {
+    if table.has_published() {
         *out += "<p>Each entry: our seconds, those of WAAS, and ours ÷ those of WAAS.</p>\n";
     }
-    let passes: Vec<PassKind> = PassKind::ALL
-        .into_iter()
-        .filter(|pass| {
-            let mut rows = rows.iter();
-            rows.any(|row| row.own.contains_key(pass) || row.published.contains_key(pass))
-        })
-        .collect();
+    let passes = table.passes();
     *out += "<table><thead><tr><th>file</th>";
     for pass in &passes {
         write!(out, "<th>{} s</th>", pass.name())?;
     }
     *out += "</tr></thead><tbody>\n";
-    let sum = SecondsRow {
-        name: format!("sum of {}", rows.len()),
-        own: column_sums(rows, |row| &row.own),
-        published: column_sums(rows, |row| &row.published),
-    };
-    for (class, row) in
-        std::iter::once((" class=\"sum\"", &sum)).chain(rows.iter().map(|row| ("", row)))
-    {
+    let sums = table.sum();
+    let rows = table.rows.iter().map(|row| ("", row));
+    for (class, row) in std::iter::once((" class=\"sum\"", &sums)).chain(rows) {
         write!(out, "<tr{class}><td>{}</td>", escape(&row.name))?;
         for pass in &passes {
             let text = seconds_text(row.own.get(pass), row.published.get(pass));
@@ -157,16 +288,26 @@ fn seconds_text(own: Option<&f64>, published: Option<&f64>) -> String {
     )
 }
 
+/// How documents are opened, and how they are saved.
+const DOCUMENT_METHOD: [&str; 2] = [
+    "A document is opened with a lock, its first piece, its end and the rest in READs of 8 KiB. Opening runs from its \
+     CREATE to the last answer before the temporary file&rsquo;s CREATE. Log-on and share mount lie before the timed \
+     span.",
+    "A document is saved by way of a temporary file in WRITEs of 8 KiB, FLUSH, CLOSE and a rename. Saving runs from the \
+     temporary file&rsquo;s CREATE to the last answer before the client leaves.",
+];
+
 /// Tables of documents that are opened and saved.
-fn write_office(out: &mut String, is_published: bool, test: &TestResults) -> Result<()> {
+fn document_tables(is_published: bool, test: &TestResults) -> Vec<SecondsTable<'_>> {
     let times = document_times(test);
     if times.is_empty() {
-        return Ok(());
+        return Vec::new();
     }
-    for (part, published_title, title) in [
-        (0, "Test 5, CIFS file open", "Documents opened"),
-        (1, "Test 6, CIFS file save", "Documents saved"),
-    ] {
+    let parts = [
+        (0, published::OPEN_TITLE, "Documents opened"),
+        (1, published::SAVE_TITLE, "Documents saved"),
+    ];
+    let table = |(part, published_title, title): (usize, &str, &str)| {
         let mut rows = Vec::new();
         for document in published::documents() {
             let own: BTreeMap<PassKind, f64> = PassKind::ALL
@@ -190,13 +331,16 @@ fn write_office(out: &mut String, is_published: bool, test: &TestResults) -> Res
                 },
             });
         }
-        let title = if is_published { published_title } else { title };
-        write_seconds(out, title, test, &rows)?;
-    }
-    *out += "<p>A document is opened with a lock, its first piece, its end and the rest in READs of \
-             8 KiB, and saved by way of a temporary file in WRITEs of 8 KiB, FLUSH, CLOSE and a \
-             rename. Opening runs from its CREATE to the last answer before the temporary \
-             file&rsquo;s CREATE, saving from there to the last answer before the client leaves. \
-             Log-on and share mount lie before the timed span.</p>\n";
-    Ok(())
+        SecondsTable {
+            title: match is_published {
+                true => published_title,
+                false => title,
+            }
+            .to_owned(),
+            test,
+            rows,
+            note: DOCUMENT_METHOD[part].to_owned(),
+        }
+    };
+    parts.map(table).into()
 }

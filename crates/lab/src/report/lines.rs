@@ -37,10 +37,12 @@ const COLOURS: [RGBColor; 4] = [GREY, BLUE, GREEN, AMBER];
 /// it by 0.8 at least.
 const FORMS: [(&str, (u32, u32), u32); 2] = [("wide", (760, 380), 15), ("narrow", (350, 340), 12)];
 
-/// The horizontal axis: a range whose key points are the measured ones.
-struct MeasuredPlaces {
-    range: std::ops::Range<f64>,
-    places: Vec<f64>,
+/// An axis: a range whose key points are the measured ones.
+pub(super) struct MeasuredPlaces {
+    /// Range.
+    pub(super) range: std::ops::Range<f64>,
+    /// Key points.
+    pub(super) places: Vec<f64>,
 }
 
 impl Ranged for MeasuredPlaces {

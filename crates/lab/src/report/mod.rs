@@ -8,6 +8,7 @@ mod campaign_html;
 mod campaign_json;
 mod campaign_table;
 mod file_set_html;
+mod horizontal_bars;
 mod html;
 mod json;
 mod lines;

@@ -15,7 +15,7 @@ pub(super) struct BarGroup {
 }
 
 /// Colours; the first is for the series with which the others are compared.
-const COLOURS: [RGBColor; 4] = [GREY, BLUE, GREEN, AMBER];
+pub(super) const COLOURS: [RGBColor; 4] = [GREY, BLUE, GREEN, AMBER];
 
 const HEIGHT: u32 = 320;
 const WIDTH: u32 = 760;

@@ -233,6 +233,23 @@ pub fn files() -> Vec<PublishedFile> {
         .collect()
 }
 
+/// Title of the published test of opened documents.
+pub(super) const OPEN_TITLE: &str = "Test 5, CIFS file open (published: table 5, figure 8)";
+/// Title of the published test of saved documents.
+pub(super) const SAVE_TITLE: &str = "Test 6, CIFS file save (published: table 5, figure 9)";
+
+/// Title of the published test that a workload of file sets repeats, with the numbers of its table and figure.
+pub(super) fn waas_title(workload: &str) -> Option<&'static str> {
+    Some(match workload {
+        "http-download" => "Test 1, HTTP download (published: table 2, figure 3)",
+        "ftp-download" => "Test 2, FTP download (published: table 3, figure 4)",
+        "ftp-upload" => "Test 3, FTP upload (published: table 4, figure 5)",
+        "smb-download" => "Test 4, CIFS download (published: figure 6, without seconds of files)",
+        "smb-upload" => "Test 4, CIFS upload (published: figure 7, without seconds of files)",
+        _ => return None,
+    })
+}
+
 /// The published tests that our workloads repeat.
 #[must_use]
 pub fn tests() -> Vec<PublishedTest> {
