@@ -41,7 +41,7 @@ use super::config::{OPENS_MAX, OUTSTANDING_MAX, TREES_MAX};
 use super::frames::{HalfFrame, LISTING_OFFERS, OpenLicence, VERSION};
 use super::keys::{MessageSealer, SealingKey, SignatureMac, SigningKey};
 use super::wire::directory::QueryDirectoryRequest;
-use super::wire::header::{MessageProtection, Smb2Header};
+use super::wire::header::{MessageProtection, Smb2Header, flag};
 use super::wire::lease::LeaseKey;
 use super::wire::query_info::FileSystemQuestion;
 use super::wire::set_info::{PlainChange, plain_change};
@@ -89,8 +89,11 @@ struct LicensedOpen {
     lost: Option<u32>,
     /// The file is not longer, as far as it is known.
     longest: Option<u64>,
-    /// The server has refused room that was promised here: it answers all changes from then on.
-    is_refused_room: bool,
+    /// The status of times or attributes that the server has refused after they were answered here. Data that
+    /// is written later is not affected.
+    refused: Option<u32>,
+    /// The server has refused a change that was answered here: it answers all changes from then on.
+    is_refused: bool,
     /// A change was made through it that no FLUSH has confirmed: its CLOSE reports the result.
     is_changed: bool,
     /// Its CLOSE does more than that: it ends locks, for example.
@@ -168,6 +171,17 @@ impl EarlierContents {
     }
 }
 
+/// What a client loses if the server refuses a SET_INFO that was answered here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SetLoss {
+    /// Nothing: it asks for no less room than the file has.
+    Nothing,
+    /// Times or attributes.
+    Attributes,
+    /// The length, and with it data.
+    Data,
+}
+
 /// A client's request on a licensed open, outstanding at the server.
 #[derive(Clone, Debug)]
 enum PendingRequest {
@@ -189,8 +203,8 @@ enum PendingRequest {
     /// A SET_INFO of the length, or of times and attributes.
     Sets {
         file: FileId,
-        /// It asks for room alone, so that nothing is lost if it fails.
-        is_room: bool,
+        /// What is lost if the server refuses it.
+        loses: SetLoss,
         /// The client has its answer from here.
         is_answered: bool,
     },
@@ -601,7 +615,8 @@ impl Smb2NearHalf {
             lease: None,
             lost: None,
             longest: None,
-            is_refused_room: false,
+            refused: None,
+            is_refused: false,
             is_changed: false,
             is_bound: false,
             flushing: None,
@@ -875,7 +890,8 @@ const CLOSE_ASKS_ATTRIBUTES: u16 = 1;
 /// Classifies a message alone in its frame that may be answered here.
 fn passing(head: &Smb2MessageHead) -> Option<PassingRequest> {
     use super::wire::header::command;
-    if !head.is_single() {
+    // A server refuses a message that is related to none before it.
+    if !head.is_single() || head.header.has(flag::RELATED) {
         return None;
     }
     match head.header.command {

@@ -4,12 +4,15 @@
 use bytes::{Bytes, BytesMut};
 
 use super::{
-    AlteredMessage, LicensedOpen, NearState, PendingRequest, RequestRemainder, Smb2NearHalf,
+    AlteredMessage, LicensedOpen, NearState, PendingRequest, RequestRemainder, SetLoss,
+    Smb2NearHalf,
 };
 use crate::ReasonCode;
 use crate::smb::wire::FileId;
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
-use crate::smb::wire::header::{self, ERROR_BODY, MessageProtection, Smb2Header, flag, status};
+use crate::smb::wire::header::{
+    self, ERROR_BODY, MessageProtection, Smb2Header, command, flag, status,
+};
 use crate::smb::wire::split::{Smb2MessageHead, SplitterPiece};
 use crate::smb::wire::transfer::written;
 
@@ -75,6 +78,7 @@ impl Smb2NearHalf {
             return self.close(ReasonCode::VIOLATION);
         }
         self.note_listing_opened(&head);
+        self.missing.answered(&header);
         let Some(pending) = self.pending.get_mut(&header.message_id) else {
             return self.pass(head.bytes.freeze());
         };
@@ -116,7 +120,7 @@ impl Smb2NearHalf {
             }
             PendingRequest::Sets {
                 file,
-                is_room,
+                loses,
                 is_answered: true,
             } => {
                 if !is_interim {
@@ -124,10 +128,15 @@ impl Smb2NearHalf {
                     if let Some(open) = self.opens.get_mut(&file)
                         && header.status != status::SUCCESS
                     {
-                        match is_room {
-                            true => open.is_refused_room = true,
-                            false => {
-                                open.lost.get_or_insert(header.status);
+                        open.is_refused = true;
+                        let status = status::of_loss(header.status);
+                        match loses {
+                            SetLoss::Nothing => {}
+                            SetLoss::Attributes => {
+                                open.refused.get_or_insert(status);
+                            }
+                            SetLoss::Data => {
+                                open.lost.get_or_insert(status);
                             }
                         }
                     }
@@ -205,7 +214,7 @@ impl Smb2NearHalf {
                 let lost = self
                     .opens
                     .iter()
-                    .find(|(_, open)| ends(open) && open.lost.is_some())
+                    .find(|(_, open)| ends(open) && (open.lost.is_some() || open.refused.is_some()))
                     .map(|(file, _)| *file);
                 match lost {
                     Some(file) => self.report(file, head),
@@ -226,7 +235,9 @@ impl Smb2NearHalf {
                     && open.flushing == Some(header.message_id)
                 {
                     open.flushing = None;
-                    let is_kept = header.status == status::SUCCESS && open.lost.is_none();
+                    let is_kept = header.status == status::SUCCESS
+                        && open.lost.is_none()
+                        && open.refused.is_none();
                     open.is_changed &= !is_kept || open.is_bound;
                 }
                 self.report(file, head);
@@ -255,16 +266,30 @@ impl Smb2NearHalf {
         let lost = match head.header.status {
             status::SUCCESS if written(head.body()) == Ok(length) => return,
             status::SUCCESS => status::UNEXPECTED_IO_ERROR,
-            status => status,
+            status => status::of_loss(status),
         };
-        if let Some(open) = self.opens.get_mut(&file) {
-            open.lost.get_or_insert(lost);
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        open.lost.get_or_insert(lost);
+        // A client writes through any of the opens under its lease, and confirms through any other.
+        if let Some(key) = open.lease {
+            let alike = self.opens.values_mut();
+            let alike = alike.filter(|open| open.lease == Some(key));
+            alike.for_each(|open| {
+                open.lost.get_or_insert(lost);
+            });
         }
     }
 
-    /// Passes an answer on, with an earlier loss in place of its own status.
+    /// Passes an answer on, with an earlier loss in place of its own status. Refused times and attributes are
+    /// told once, and not with a WRITE or a LOCK, which the server has done.
     fn report(&mut self, file: FileId, mut head: Smb2MessageHead) {
-        let lost = self.opens.get(&file).and_then(|open| open.lost);
+        let does_data = matches!(head.header.command, command::WRITE | command::LOCK);
+        let lost = self.opens.get_mut(&file).and_then(|open| match open.lost {
+            None if !does_data => open.refused.take(),
+            lost => lost,
+        });
         let Some(lost) = lost else {
             return self.pass(head.bytes.freeze());
         };

@@ -5,8 +5,8 @@ use vocab::{FlowSegment, SegmentKind, Time};
 
 use super::contents::CachedRead;
 use super::{
-    CLOSE_ASKS_ATTRIBUTES, LicensedOpen, NearState, PassingRequest, PendingRequest, Smb2NearHalf,
-    passing,
+    CLOSE_ASKS_ATTRIBUTES, LicensedOpen, NearState, PassingRequest, PendingRequest, SetLoss,
+    Smb2NearHalf, passing,
 };
 use crate::smb::config::{BEHIND_BLOCK_MAX, BEHIND_MAX, OFFERED_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::{COMPOUNDS, HalfFrame, LEASED_OFFERS, OFFICE_REQUESTS};
@@ -236,6 +236,7 @@ impl Smb2NearHalf {
         if head.header.command == command::CREATE
             && head.is_single()
             && head.length <= OFFERED_MAX
+            && !head.header.is_dfs()
             && (self.far_version >= LEASED_OFFERS || !self.offers.is_empty())
         {
             self.passing = Some(PassingRequest::Opens(head.header, head.body().to_vec()));
@@ -270,8 +271,10 @@ impl Smb2NearHalf {
         // are closed: it is told the flag that says that the answer has no attributes ([MS-SMB2] §2.2.16).
         let asks = u16_at(head.body(), 2) == Ok(CLOSE_ASKS_ATTRIBUTES);
         let is_leased = open.lease.is_some();
-        let is_confirmed =
-            (is_leased || open.licence.may_close_renamed) && !open.is_bound && open.lost.is_none();
+        let is_confirmed = (is_leased || open.licence.may_close_renamed)
+            && !open.is_bound
+            && open.lost.is_none()
+            && open.refused.is_none();
         let is_unanswered = |pending: &PendingRequest| match *pending {
             PendingRequest::Read {
                 request,
@@ -331,15 +334,18 @@ impl Smb2NearHalf {
         }
     }
 
-    /// Returns true if a SET_INFO asks for no less room than the file has: if the server refuses it, the client
-    /// has lost nothing.
-    fn asks_for_room(&self, file: FileId, head: &Smb2MessageHead) -> bool {
+    /// Returns what is lost if the server refuses a SET_INFO.
+    fn set_loss(&self, file: FileId, head: &Smb2MessageHead) -> SetLoss {
         let longest = self.opens.get(&file).and_then(|open| open.longest);
         let room = length_set(head.body());
-        plain_change(head.body()) == Some(PlainChange::Room)
-            && longest
-                .zip(room)
-                .is_some_and(|(longest, room)| longest <= room && room > 0)
+        let is_enough = longest
+            .zip(room)
+            .is_some_and(|(longest, room)| longest <= room && room > 0);
+        match plain_change(head.body()) {
+            Some(PlainChange::Room) if is_enough => SetLoss::Nothing,
+            Some(PlainChange::Attributes) => SetLoss::Attributes,
+            _ => SetLoss::Data,
+        }
     }
 
     /// A file changes, for this open and all others of its lease.
@@ -392,7 +398,7 @@ impl Smb2NearHalf {
             },
             (Some(PassingRequest::Sets(..)), _) => PendingRequest::Sets {
                 file,
-                is_room: self.asks_for_room(file, head),
+                loses: self.set_loss(file, head),
                 is_answered: false,
             },
             (Some(PassingRequest::Close(..)), _) | (None, RequestEffect::Closes(_)) => {
@@ -596,7 +602,7 @@ impl Smb2NearHalf {
         };
         let fits = open.licence.may_write
             && open.lost.is_none()
-            && !open.is_refused_room
+            && !open.is_refused
             && request.is_plain(message_length)
             && request.length <= open.licence.write_max.min(BEHIND_BLOCK_MAX)
             && is_paid(header, request.length)
@@ -629,7 +635,7 @@ impl Smb2NearHalf {
             PlainChange::Length => self.far_version >= COMPOUNDS,
             PlainChange::Room => self.far_version >= OFFICE_REQUESTS,
         };
-        let is_refused = open.lost.is_some() || open.is_refused_room;
+        let is_refused = open.lost.is_some() || open.is_refused;
         if !is_allowed || !open.licence.may_write || is_refused {
             return;
         }

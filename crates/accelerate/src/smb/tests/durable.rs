@@ -217,15 +217,30 @@ fn attributes_are_set_before_the_server_has() {
 }
 
 #[test]
-fn lost_attributes_are_reported_like_lost_writes() {
-    let mut world = world_with(10);
-    let file = world.create(0, &kernel_open("a"));
-    world.run_for(Duration::from_secs(1));
-    world.server.refuses = Some((command::SET_INFO, ACCESS_DENIED));
-    assert!(is_answered_here(&mut world, &messages::set_basic(file)));
-    for request in [messages::flush(file), messages::close(file)] {
-        let answer = world.ask(0, &request);
+fn refused_attributes_are_told_once_and_leave_data_alone() {
+    let requests: [(RequestBuilder, bool); 3] = [
+        (messages::flush, false),
+        (messages::set_basic, false),
+        (messages::close, true),
+    ];
+    for (request, is_last) in requests {
+        let mut world = world_with(10);
+        let file = world.create(0, &kernel_open("a"));
+        world.run_for(Duration::from_secs(1));
+        world.server.refuses = Some((command::SET_INFO, ACCESS_DENIED));
+        assert!(is_answered_here(&mut world, &messages::set_basic(file)));
+        world.run_for(Duration::from_secs(1));
+        for change in [messages::write(file, 0, b"written"), messages::lock(file)] {
+            let answer = world.ask(0, &change);
+            assert_eq!(answer.header.status, status::SUCCESS);
+        }
+        assert!(world.server.files["a"].starts_with(b"written"));
+        let answer = world.ask(0, &request(file));
         assert_eq!(answer.header.status, ACCESS_DENIED);
+        if !is_last {
+            let answer = world.ask(0, &messages::flush(file));
+            assert_eq!(answer.header.status, status::SUCCESS);
+        }
     }
 }
 

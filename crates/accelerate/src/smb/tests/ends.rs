@@ -7,7 +7,7 @@ use super::super::testing::messages::{self, Smb2CreateParameters};
 use super::super::testing::server::DISK_FULL;
 use super::super::testing::world::{FAR, NEAR, Smb2Response, Smb2World};
 use super::super::wire::FileId;
-use super::super::wire::header::status;
+use super::super::wire::header::{command, status};
 use super::{contents, open, read, world_with};
 
 /// The longest wait of an open for a client that cannot be reached, and the time for which that
@@ -175,6 +175,42 @@ fn loss_is_reported_only_on_its_open() {
         }
         assert_eq!(&world.server.files["b"][..4], b"kept");
         assert!(world.let_go.is_none());
+    }
+}
+
+/// A client writes through one of the opens under its lease, and asks for confirmation through another.
+#[test]
+fn loss_is_reported_on_every_open_of_its_lease() {
+    let mut world = world_with(0);
+    world.server.files.insert("a".to_owned(), contents(100));
+    let create = Smb2CreateParameters::leased("a", 1);
+    let files = [0, 1].map(|_| world.create(0, &create));
+    world.run_for(Duration::from_secs(1));
+    world.server.disk = 0;
+    let early = world.ask(0, &messages::write(files[0], 0, &[7; 1_000]));
+    assert_eq!(early.header.status, status::SUCCESS);
+    world.run_for(Duration::from_secs(1));
+    world.server.disk = usize::MAX;
+    for file in [files[1], files[0]] {
+        let answer = world.ask(0, &messages::flush(file));
+        assert_eq!(answer.header.status, DISK_FULL);
+    }
+}
+
+/// A client would do again what its expired session was refused, but it has the WRITE no more.
+#[test]
+fn refusal_for_an_expired_session_is_told_as_a_loss() {
+    for refusal in [
+        status::NETWORK_SESSION_EXPIRED,
+        status::USER_SESSION_DELETED,
+    ] {
+        let (mut world, files) = world_of(&["a"]);
+        world.server.refuses = Some((command::WRITE, refusal));
+        let early = world.ask(0, &messages::write(files[0], 0, b"lost"));
+        assert_eq!(early.header.status, status::SUCCESS);
+        world.run_for(Duration::from_secs(1));
+        let answer = world.ask(0, &messages::flush(files[0]));
+        assert_eq!(answer.header.status, status::UNEXPECTED_IO_ERROR);
     }
 }
 

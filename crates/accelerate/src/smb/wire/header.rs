@@ -48,6 +48,8 @@ pub(crate) mod flag {
     pub(crate) const SIGNED: u32 = 0x8;
     /// The priority, which an answer repeats.
     pub(crate) const PRIORITY: u32 = 0x70;
+    /// The path in the request is one of the distributed file system.
+    pub(crate) const DFS_OPERATIONS: u32 = 0x1000_0000;
 }
 
 /// Statuses that a tactic looks at or gives ([MS-ERREF] §2.3.1, NTSTATUS Values).
@@ -69,6 +71,16 @@ pub(crate) mod status {
     pub(crate) const NETWORK_SESSION_EXPIRED: u32 = 0xc000_035c;
     /// The status of written data that could not be passed on.
     pub(crate) const UNEXPECTED_IO_ERROR: u32 = 0xc000_00e9;
+
+    /// The status in which a client is told that a change, which it was told is done, was refused with `status`.
+    /// A client does what it was refused for its session again ([MS-SMB2] §3.2.5.1.6, Handling Session
+    /// Expiration), but it has this change no more: it must learn of a loss.
+    pub(crate) fn of_loss(status: u32) -> u32 {
+        match status {
+            NETWORK_SESSION_EXPIRED | USER_SESSION_DELETED => UNEXPECTED_IO_ERROR,
+            status => status,
+        }
+    }
 }
 
 /// A header's meaning. Every field of it is kept, so that emitting it gives the same 64 bytes.
@@ -179,6 +191,24 @@ impl Smb2Header {
             signature: [0; 16],
             is_sealed: false,
         }
+    }
+
+    /// A request of our own that is like one of the client's: in its session and tree, from its process,
+    /// and protected as it was.
+    pub(crate) fn alike(command: u16, model: &Self) -> Self {
+        Self {
+            flags: model.flags & flag::SIGNED,
+            is_sealed: model.is_sealed,
+            process: model.process,
+            credit_charge: model.credit_charge,
+            ..Self::request(command, 0, model.session, model.tree)
+        }
+    }
+
+    /// Returns true if the path in the request begins with a server and a share, which the server resolves
+    /// ([MS-SMB2] §3.3.5.9, Receiving an SMB2 CREATE Request). Requests of our own have no such path.
+    pub(crate) fn is_dfs(&self) -> bool {
+        self.has(flag::DFS_OPERATIONS)
     }
 
     /// The protection of the message.
