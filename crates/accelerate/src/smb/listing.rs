@@ -146,7 +146,7 @@ impl ListingFrame {
     /// The frame that this message begins, if it may be one.
     pub(crate) fn begin(head: &Smb2MessageHead) -> Option<Self> {
         let header = head.header;
-        let is_create = header.command == command::CREATE && header.next != 0;
+        let is_create = header.command == command::CREATE && header.next != 0 && !header.is_dfs();
         (is_create && head.length <= OFFERED_MAX).then(|| Self {
             header,
             create: head.body().to_vec(),

@@ -566,7 +566,7 @@ impl Smb2FarHalf {
             self.durable_opens += u64::from(opened.is_durable);
         }
         let is_exclusive = !answer.is_directory()
-            && !answer.is_reparse_point()
+            && !answer.is_elsewhere()
             && match answer.oplock_level {
                 oplock_level::EXCLUSIVE | oplock_level::BATCH => true,
                 oplock_level::LEASE => self.is_exclusive_lease(head, rest, opened.lease),

@@ -178,6 +178,11 @@ impl Smb2Connection {
         !is_alone
     }
 
+    /// Returns true if the tree of a request is a disk, and no other connection may work in its session.
+    pub(crate) fn serves_tree(&self, header: &Smb2Header, is_keyed: bool) -> bool {
+        self.serves(header.session, header.tree, is_keyed)
+    }
+
     /// Returns true if a request that opens a directory in a compound with requests for its names
     /// changes nothing that its answers depend on, and asks for no oplock.
     pub(crate) fn serves_listing(

@@ -38,7 +38,7 @@ use crate::smb::listing::{DirectoryQuery, ListingFrame, plain_create, plain_crea
 use crate::smb::offer::subdirectories_of;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::{CreateRequest, CreateResponse, name_of};
-use crate::smb::wire::header::{self, Smb2Header, command, flag, status};
+use crate::smb::wire::header::{self, Smb2Header, command, status};
 use crate::smb::wire::split::Smb2MessageHead;
 use crate::smb::wire::u32_at;
 
@@ -446,12 +446,7 @@ impl Smb2FarHalf {
         if !self.may_list_alike(&model) || plain_create(&request).as_ref() != Some(&request) {
             return;
         }
-        let mut header =
-            Smb2Header::request(command::CREATE, 0, model.header.session, model.header.tree);
-        header.flags = model.header.flags & flag::SIGNED;
-        header.is_sealed = model.header.is_sealed;
-        header.process = model.header.process;
-        header.credit_charge = model.header.credit_charge;
+        let header = Smb2Header::alike(command::CREATE, &model.header);
         let mut ours = request.clone();
         ours[OPTIONS_AT] |= DIRECTORY_FILE;
         let number = self.children.next_number;

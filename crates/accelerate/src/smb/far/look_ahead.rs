@@ -37,6 +37,9 @@ use crate::smb::wire::create::{CreateForm, CreateResponse, attributes_request, f
 use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, flag, status};
 use crate::smb::wire::split::Smb2MessageHead;
 
+/// The separator between a file's name and that of a stream of it, in UTF-16.
+const STREAM: [u8; 2] = [b':', 0];
+
 /// A frame of the client's that begins with a CREATE.
 #[derive(Clone, Debug)]
 struct OpeningFrame {
@@ -60,6 +63,11 @@ struct MissingSuffix {
     follows_reads: bool,
     /// The times that it was looked for since the client has last done so.
     unused: usize,
+    /// The name of the open behind which it was missed first.
+    first: TreeName,
+    /// It is looked for. A stream is at once, but a name in a directory only if it was missed in two: programs
+    /// ask for the name of each file that they make.
+    is_usual: bool,
 }
 
 /// Names that are looked for behind an open once its first data has been sent.
@@ -132,7 +140,8 @@ impl LookHabits {
         };
         suffixes.retain(|suffix| suffix.unused < LOOK_UNUSED_MAX);
         suffixes.iter_mut().for_each(|suffix| suffix.unused += 1);
-        suffixes.clone()
+        let usual = suffixes.iter().filter(|suffix| suffix.is_usual);
+        usual.cloned().collect()
     }
 
     /// Returns the open whose name a name begins with, and the rest of it.
@@ -154,18 +163,29 @@ impl LookHabits {
         };
         let form = open.form;
         let statuses = frame.statuses[1..].iter().copied();
-        let missing = MissingSuffix {
+        let mut missing = MissingSuffix {
+            is_usual: suffix.starts_with(&STREAM),
             suffix,
             form: frame.form,
             rest: statuses.map(Option::unwrap_or_default).collect(),
             follows_reads: open.file.is_some_and(is_read),
             unused: 0,
+            first: open.name.clone(),
         };
         let index = self.habits.iter().position(|(other, _)| *other == form);
         let habit = index.and_then(|index| self.habits.remove(index));
         let (_, mut suffixes) = habit.unwrap_or((form, Vec::new()));
-        suffixes.retain(|other| (&other.suffix, other.form) != (&missing.suffix, missing.form));
-        suffixes.truncate(LOOK_SUFFIXES_MAX - 1);
+        let is_same =
+            |other: &MissingSuffix| (&other.suffix, other.form) == (&missing.suffix, missing.form);
+        if let Some(index) = suffixes.iter().position(is_same) {
+            let known = suffixes.remove(index);
+            missing.is_usual |= known.is_usual || known.first != missing.first;
+            missing.first = known.first;
+        }
+        // The one that was missed the longest ago gives way.
+        if suffixes.len() >= LOOK_SUFFIXES_MAX {
+            suffixes.remove(0);
+        }
         suffixes.push(missing);
         while self.habits.len() >= LOOK_FORMS_MAX {
             self.habits.pop_front();
@@ -267,7 +287,10 @@ impl Smb2FarHalf {
             && self.state == FarState::Engaged
             && self.client_finish == StreamFinish::Open
             && !self.outstanding.values().any(makes_names);
-        if !is_quiet || !self.may_answer(&frame.header) {
+        let is_keyed = self.sessions.is_keyed(frame.header.session);
+        let is_served =
+            self.may_answer(&frame.header) && self.connection.serves_tree(&frame.header, is_keyed);
+        if !is_quiet || !is_served {
             return;
         }
         for missing in suffixes {
@@ -280,12 +303,7 @@ impl Smb2FarHalf {
                 continue;
             };
             let of = &frame.header;
-            let mut header = Smb2Header::request(command::CREATE, 0, of.session, of.tree);
-            header.flags = of.flags & flag::SIGNED;
-            header.is_sealed = of.is_sealed;
-            header.process = of.process;
-            header.credit_charge = of.credit_charge;
-            header.credits = 1;
+            let header = Smb2Header::alike(command::CREATE, of);
             let number = self.looks.next_number;
             self.looks.next_number += 1;
             self.send_own(header, &body, RequestPurpose::LooksAhead(number));

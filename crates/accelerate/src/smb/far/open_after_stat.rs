@@ -192,9 +192,12 @@ impl TreeName {
         [&self.name[..], rest].concat()
     }
 
+    /// The name in a CREATE; none if it is resolved by a distributed file system, or longer than that of an
+    /// offered open may be.
     pub(super) fn of(header: &Smb2Header, message: &[u8]) -> Option<Self> {
         let name = message.get(header::LENGTH..).and_then(name_of)?;
-        Some(Self {
+        let is_kept = !header.is_dfs() && name.len() <= OFFERED_MAX;
+        is_kept.then(|| Self {
             session: header.session,
             tree: header.tree,
             name: name.to_vec(),
@@ -406,12 +409,7 @@ impl Smb2FarHalf {
             return;
         }
         self.aliases.insert(ours);
-        let mut header = Smb2Header::request(command::CREATE, 0, model.session, model.tree);
-        header.flags = model.flags & flag::SIGNED;
-        header.is_sealed = model.is_sealed;
-        header.process = model.process;
-        header.credit_charge = model.credit_charge;
-        header.credits = 1;
+        let header = Smb2Header::alike(command::CREATE, &model);
         let number = self.opens_ahead.next_number;
         self.opens_ahead.next_number += 1;
         let purpose = RequestPurpose::OpensAhead(number);
@@ -457,7 +455,7 @@ impl Smb2FarHalf {
             && whole.len() <= ANSWER_MAX
             && !asked.is_broken
             && !answer.is_directory()
-            && !answer.is_reparse_point();
+            && !answer.is_elsewhere();
         let file = answer.file;
         let lease = RequestedLease {
             key: ours,

@@ -38,7 +38,7 @@ use crate::smb::wire::create::{
     without_drawn_numbers,
 };
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
-use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, flag, status};
+use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, status};
 use crate::smb::wire::lease::LeaseKey;
 use crate::smb::wire::split::Smb2MessageHead;
 
@@ -226,7 +226,8 @@ impl SpeculativeOpens {
 
     /// The client opens a file in a way that others may be opened in.
     fn follow(&mut self, header: &Smb2Header, body: &[u8]) {
-        let Some(name) = name_of(body) else {
+        let Some(name) = name_of(body).filter(|_| !header.is_dfs()) else {
+            self.model = None;
             return;
         };
         let (path, leaf) = split_path(name);
@@ -292,7 +293,8 @@ impl SpeculativeOpens {
     fn find(&self, header: &Smb2Header, body: &[u8]) -> Option<FileId> {
         let is_meant = |offer: &SpeculativeOpen| {
             let asked = &offer.asked.header;
-            (asked.session, asked.tree) == (header.session, header.tree)
+            !header.is_dfs()
+                && (asked.session, asked.tree) == (header.session, header.tree)
                 && asked.guard() == header.guard()
                 && offer.asked.body == body
         };
@@ -306,6 +308,7 @@ impl SpeculativeOpens {
         let mut asked = self.asked.values_mut();
         asked.find(|asked| {
             asked.lease.is_some()
+                && !header.is_dfs()
                 && asked.waiting.is_none()
                 && (asked.header.session, asked.header.tree) == (header.session, header.tree)
                 && asked.header.guard() == header.guard()
@@ -624,10 +627,7 @@ impl Smb2FarHalf {
             if is_held {
                 continue;
             }
-            let mut header = Smb2Header::request(command::CREATE, 0, model.session, model.tree);
-            header.flags = model.flags & flag::SIGNED;
-            header.process = model.process;
-            header.credit_charge = model.credit_charge;
+            let mut header = Smb2Header::alike(command::CREATE, &model);
             header.credits = 1 + u16::from(!self.ids.can_take(4 * AHEAD_CREDITS)) * 4;
             let number = self.opens_ahead.next_number;
             self.opens_ahead.next_number += 1;
@@ -674,7 +674,8 @@ impl Smb2FarHalf {
         let is_plain = (fixed..=fixed + ANSWER_PADDING).contains(&head.length);
         let is_exclusive = answer.oplock_level == oplock_level::BATCH;
         let is_there = self.client_finish == StreamFinish::Open;
-        if !is_plain || !is_exclusive || answer.is_directory() || !is_there {
+        if !is_plain || !is_exclusive || answer.is_directory() || answer.is_elsewhere() || !is_there
+        {
             let mut open = TrackedOpen::new(asked.header.session, asked.header.tree, true);
             open.guard = asked.header.guard();
             self.keep_open(file, open);

@@ -85,6 +85,20 @@ impl MissingNames {
         self.made_at = position;
     }
 
+    /// An answer of the server's that passes may tell the client of a name that was made meanwhile: an open
+    /// that it was given, a change in a directory, or another client's open.
+    pub(super) fn answered(&mut self, header: &Smb2Header) {
+        let tells = match header.command {
+            command::CREATE => header.status == status::SUCCESS,
+            command::CHANGE_NOTIFY => header.status != status::PENDING,
+            command::OPLOCK_BREAK => true,
+            _ => false,
+        };
+        if tells {
+            self.names.clear();
+        }
+    }
+
     pub(super) fn bytes(&self) -> usize {
         let names = self.names.iter();
         names.map(|name| name.form.len() + name.name.len()).sum()
@@ -116,6 +130,7 @@ impl Smb2NearHalf {
                     && self.far_version >= LOOKS
                     && head.header.command == command::CREATE
                     && head.length <= OFFERED_MAX
+                    && !head.header.is_dfs()
                     && !self.missing.names.is_empty();
                 is_meant.then(|| LookingFrame {
                     headers: Vec::new(),

@@ -128,6 +128,73 @@ fn open_that_the_client_does_not_know_is_closed() {
     assert!(world.let_go.is_none());
 }
 
+/// Another client makes the stream after the nodes have looked for it, and this client learns of that.
+#[test]
+fn name_is_there_once_the_client_is_told_of_a_change() {
+    let mut world = filled(world_with(1_000));
+    let other = world.beside();
+    let directory = world.create(0, &Smb2CreateParameters::directory(""));
+    let notice = world.send(0, &messages::change_notify(directory));
+    open_and_look(&mut world, "a", 0);
+    let file = world.create(0, &opening("b"));
+    let making = Smb2CreateParameters {
+        disposition: 2,
+        ..stream("b:s")
+    };
+    world.create(other, &making);
+    // The server ends the request as it would with the change.
+    world.cancel(0, notice);
+    let start = world.now;
+    world.wait(0, notice);
+    assert!(world.now.since(start) < Duration::from_millis(250));
+    let looked = world.ask(0, &stream("b:s").request());
+    assert_eq!(looked.header.status, status::SUCCESS);
+    world.ask(0, &messages::close(file));
+    assert!(world.let_go.is_none());
+}
+
+/// What the server resolves otherwise than a path in the share is not asked for ahead.
+#[test]
+fn name_of_a_distributed_file_system_is_not_looked_for() {
+    let mut world = filled(world_with(1_000));
+    for name in ["a", "b", "c"] {
+        let dfs =
+            |create: &Smb2CreateParameters<'_>| create.request().with_flags(flag::DFS_OPERATIONS);
+        let before = world.server.count(0, command::CREATE);
+        let answer = world.ask(0, &dfs(&opening(name)));
+        let file = CreateResponse::parse(&answer.body).unwrap().file;
+        let looked = world.ask(0, &dfs(&stream(&format!("{name}:s"))));
+        assert_eq!(looked.header.status, NO_SUCH_FILE);
+        world.ask(0, &messages::close(file));
+        assert_eq!(world.server.count(0, command::CREATE) - before, 2);
+    }
+}
+
+/// Programs ask for the name of each file that they make, which is no habit.
+#[test]
+fn name_in_a_directory_is_looked_for_once_two_have_missed_it() {
+    let mut world = filled(world_with(1_000));
+    world.server.directories.insert("x".to_owned());
+    world.server.directories.insert("y".to_owned());
+    world.server.directories.insert("z".to_owned());
+    let mut looked_for = Vec::new();
+    for name in ["x", "x", "y", "z"] {
+        let before = world.server.count(0, command::CREATE);
+        let folder = Smb2CreateParameters {
+            disposition: 1,
+            ..Smb2CreateParameters::directory(name)
+        };
+        let directory = world.create(0, &folder);
+        world.run_for(Duration::from_millis(500));
+        looked_for.push(world.server.count(0, command::CREATE) - before - 1);
+        let path = format!("{name}\\desktop.ini");
+        let answer = world.ask(0, &stream(&path).request());
+        assert_eq!(answer.header.status, NO_SUCH_FILE);
+        world.ask(0, &messages::close(directory));
+    }
+    assert_eq!(looked_for, [0, 0, 0, 1]);
+}
+
 /// Looks for a stream in one compound, as macOS' Finder does. Returns the statuses.
 fn look_in_compound(world: &mut Smb2World, name: &str) -> Vec<u32> {
     let related = |request: Smb2Message| request.with_flags(flag::RELATED);

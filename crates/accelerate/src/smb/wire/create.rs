@@ -400,9 +400,10 @@ impl CreateResponse {
         self.attributes & 0x10 != 0
     }
 
-    /// FILE_ATTRIBUTE_REPARSE_POINT: its data may be another file's, or in another place.
-    pub(crate) fn is_reparse_point(&self) -> bool {
-        self.attributes & 0x400 != 0
+    /// Its data may be another file's, or in another place, from where a READ fetches it:
+    /// FILE_ATTRIBUTE_REPARSE_POINT, _OFFLINE, _RECALL_ON_OPEN and _RECALL_ON_DATA_ACCESS.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.attributes & (0x400 | 0x1000 | 0x4_0000 | 0x40_0000) != 0
     }
 }
 
