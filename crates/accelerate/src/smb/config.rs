@@ -11,8 +11,9 @@ pub enum ConsistencyMode {
     /// None: flows to file servers are reduced and carried like any other.
     #[default]
     Off,
-    /// Only answers that a client beside the server could have received at the same moment: under
-    /// an oplock that makes every other client wait until it is given back.
+    /// Contents of files only under an oplock or a lease that makes every other client wait until it is given
+    /// back. Listings, attributes and the absence of a name may be some milliseconds old as well
+    /// (docs/decisions/0037, 0084 and 0088).
     Strict,
     /// Files that a client goes through may be opened ahead of it, and the server's answers are
     /// used for no longer than this; all else as under [`ConsistencyMode::Strict`]

@@ -32,7 +32,9 @@
 //! may not serve (directories, pipes, leases that others share, write-through) pass among those
 //! that it does.
 //!
-//! Under the policy `relaxed`, files of a directory are opened ahead as well (docs/decisions/0042).
+//! Files whose attributes a client has asked for are opened ahead of it under a lease
+//! (docs/decisions/0086). Under the policy `relaxed`, files of a directory are opened ahead without that
+//! (docs/decisions/0042).
 //!
 //! Flows of SMB 1 are accelerated, too, by halves of their own (`nt1`).
 
