@@ -39,6 +39,8 @@ pub(crate) struct Smb1OpenLicence {
     pub(crate) may_read: bool,
     /// WRITEs before the server has.
     pub(crate) may_write: bool,
+    /// A CLOSE before the server has, if nothing was changed through this open.
+    pub(crate) may_close: bool,
     /// The longest READ that is answered: the server truncates longer ones. 0 where the far half
     /// does not say.
     pub(crate) longest: u32,
@@ -98,7 +100,9 @@ impl Smb1HalfFrame {
                 .u16(licence.file)
                 .u16(licence.user)
                 .u16(licence.tree)
-                .u8(u8::from(licence.may_read) | u8::from(licence.may_write) << 1)
+                .u8(u8::from(licence.may_read)
+                    | u8::from(licence.may_write) << 1
+                    | u8::from(licence.may_close) << 2)
                 .u32(licence.longest),
             Self::Ahead {
                 file,
@@ -162,6 +166,7 @@ impl Smb1HalfFrame {
                     tree,
                     may_read: rights & 1 != 0,
                     may_write: rights & 2 != 0,
+                    may_close: rights & 4 != 0,
                     longest,
                 })
             }
@@ -227,6 +232,7 @@ mod tests {
                 tree: 7,
                 may_read: true,
                 may_write: false,
+                may_close: true,
                 longest: 4_296,
             }),
             Smb1HalfFrame::Ahead {

@@ -26,7 +26,7 @@ use super::wire::create::opened_file;
 use super::wire::header::{Smb1Header, command};
 use super::wire::oplock::LockingRequest;
 use super::wire::split::{self, PassedMessage, PassingFrame, Smb1Splitter};
-use super::wire::target::{Smb1RequestEffect, answers, is_secondary, may_open, touch};
+use super::wire::target::{Smb1RequestEffect, answers, is_secondary, may_open, only_closes, touch};
 use super::wire::transaction::TransactionProgress;
 use super::wire::transfer::{
     ReadAndxRequest, WriteAndxRequest, read_answer_front, write_answer, written,
@@ -60,6 +60,8 @@ struct Smb1LicensedOpen {
     locker: Option<(u16, u16)>,
     /// The status of an answered WRITE that failed later, as the server's answer gave it.
     lost: Option<u32>,
+    /// Its CLOSE may do more than that: report a change that was made through it, or end locks.
+    is_changed: bool,
 }
 
 impl Smb1LicensedOpen {
@@ -67,6 +69,7 @@ impl Smb1LicensedOpen {
     fn change(&mut self, at: u64) {
         self.contents.clear();
         self.changed_at = at;
+        self.is_changed = true;
     }
 
     /// Nothing is answered for it any more.
@@ -102,7 +105,11 @@ enum Smb1PendingRequest {
         /// The server may give out a file id with its answer.
         may_open: bool,
     },
-    Closes(u16),
+    Closes {
+        file: u16,
+        /// The client has its answer from here.
+        is_answered: bool,
+    },
     /// The opens of a tree, or of a user, end with it.
     Ends {
         tree: Option<u16>,
@@ -282,13 +289,7 @@ impl Smb1NearHalf {
                 self.expect(at, file, Smb1PendingRequest::reports(file))
             }
             Smb1RequestEffect::FlushesAll => self.note(at, Smb1PendingRequest::reports_any(false)),
-            Smb1RequestEffect::Closes(file) => {
-                if let Some(open) = self.opens.get_mut(&file) {
-                    // What READs before it wait for is on its way.
-                    open.is_over = true;
-                }
-                self.expect(at, file, Smb1PendingRequest::Closes(file));
-            }
+            Smb1RequestEffect::Closes(file) => self.close_passed(now, &passed, file),
             Smb1RequestEffect::EndsTree => self.ends(at, Some(passed.header.tree), None),
             Smb1RequestEffect::EndsUser => self.ends(at, None, Some(passed.header.user)),
             Smb1RequestEffect::Anything => {
@@ -394,6 +395,43 @@ impl Smb1NearHalf {
         self.behind += u64::from(request.length);
         let answer = write_answer(&passed.header, request.length);
         self.send_client(super::wire::frame(&answer).into());
+    }
+
+    /// A CLOSE has passed: it is answered if it has nothing to report (docs/decisions/0035).
+    fn close_passed(&mut self, now: Time, passed: &PassedMessage, file: u16) {
+        let is_unanswered = |pending: &Smb1PendingRequest| match *pending {
+            Smb1PendingRequest::Read {
+                ref request,
+                is_answered: false,
+                ..
+            } => request.file == file,
+            Smb1PendingRequest::Write { file: of, .. }
+            | Smb1PendingRequest::Reports { file: of, .. }
+            | Smb1PendingRequest::Closes { file: of, .. } => of == file,
+            Smb1PendingRequest::Read { .. }
+            | Smb1PendingRequest::ReportsAny { .. }
+            | Smb1PendingRequest::Ends { .. } => false,
+        };
+        let open = self.serves(now, file, &passed.header);
+        let is_answered = open.is_some_and(|open| {
+            let has_nothing = open.lost.is_none() && open.locker.is_none() && !open.is_changed;
+            open.licence.may_close && has_nothing
+        }) && only_closes(&passed.message)
+            && !self.pending.values().any(is_unanswered);
+        if let Some(open) = self.opens.get_mut(&file) {
+            // What READs before it wait for is on its way.
+            open.is_over = true;
+        }
+        self.expect(
+            self.position,
+            file,
+            Smb1PendingRequest::Closes { file, is_answered },
+        );
+        if is_answered && self.state != Smb1NearState::Gone {
+            self.answered += 1;
+            let answer = passed.header.answer().alone();
+            self.send_client(super::wire::frame(&answer).into());
+        }
     }
 
     /// Returns the open if answers may be given for it to the sender of this request.
@@ -562,6 +600,7 @@ impl Smb1NearHalf {
             changed_at: 0,
             locker: None,
             lost: None,
+            is_changed: false,
         };
         self.opens.insert(licence.file, open);
         self.licensed = Some(licence.file);
@@ -712,9 +751,11 @@ impl Smb1NearHalf {
                 let lost = self.opens.get(&file).and_then(|open| open.lost);
                 self.report(header, frame, lost);
             }
-            Some(Smb1PendingRequest::Closes(file)) => {
-                let lost = self.opens.get(&file).and_then(|open| open.lost);
-                self.report(header, frame, lost);
+            Some(Smb1PendingRequest::Closes { file, is_answered }) => {
+                if !is_answered {
+                    let lost = self.opens.get(&file).and_then(|open| open.lost);
+                    self.report(header, frame, lost);
+                }
                 // Another may have its file id already.
                 if header.status == 0 && self.opens.get(&file).is_some_and(|open| open.is_over) {
                     self.opens.remove(&file);

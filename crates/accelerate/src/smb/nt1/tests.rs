@@ -2,6 +2,7 @@
 
 mod breaks;
 mod choosing;
+mod closing;
 mod ids;
 mod model;
 mod near_alone;

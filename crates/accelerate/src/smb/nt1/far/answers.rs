@@ -302,6 +302,8 @@ impl Smb1FarHalf {
         // must not reach the client.
         let is_licence = answer.is_exclusive() && answer.is_file();
         let is_hidden = is_ours && answer.has_oplock();
+        self.unserved.without_oplock += u64::from(!is_licence && answer.is_file());
+        self.unserved.by_request += u64::from(!answer.is_file());
         if !(is_licence || is_hidden) {
             return;
         }
@@ -309,6 +311,7 @@ impl Smb1FarHalf {
         let mut open = Smb1TrackedOpen::new(self.next_serial, asked, is_ours);
         if is_licence {
             open.may_write = may_write;
+            open.may_close = true;
             // Who may write as well perhaps never reads, and a READ of ours would be told by the time of
             // the last access.
             let reads = match may_write {
@@ -331,6 +334,7 @@ impl Smb1FarHalf {
                 tree: asked.tree,
                 may_read,
                 may_write,
+                may_close: true,
                 longest: agreed.longest_answered(self.client),
             }));
             if is_certain {

@@ -208,6 +208,15 @@ struct SilentRequest {
     client: Option<(Smb1Header, u64)>,
 }
 
+/// Opens that are not served, by the reason.
+#[derive(Clone, Copy, Debug, Default)]
+struct Smb1UnservedOpens {
+    /// The client has asked for what an oplock would change: a directory, for example.
+    by_request: u64,
+    /// The server has granted no exclusive oplock.
+    without_oplock: u64,
+}
+
 /// The number of those that are remembered, the last ones. An error comes as soon as any answer
 /// would, so this is far more than may be in flight.
 const SILENT_MAX: usize = 256;
@@ -265,8 +274,12 @@ pub(crate) struct Smb1FarHalf {
     unread_at: u64,
     /// The number of opens that got a licence.
     served_opens: u64,
-    /// The number of requests to open a file by the Unix extensions.
+    /// The number of requests to open a file by the Unix extensions that are not served.
     unix_opens: u64,
+    /// The number of other opens of which the server alone answers everything.
+    unserved: Smb1UnservedOpens,
+    /// The number of requests for attributes and names by a name.
+    name_requests: u64,
     client_finish: Smb1StreamFinish,
 }
 
@@ -306,6 +319,8 @@ impl Smb1FarHalf {
             unread_at: 0,
             served_opens: 0,
             unix_opens: 0,
+            unserved: Smb1UnservedOpens::default(),
+            name_requests: 0,
             client_finish: Smb1StreamFinish::Open,
         }
     }
@@ -456,15 +471,31 @@ impl AcceleratorHalf for Smb1FarHalf {
     }
 
     fn note(&self) -> Option<String> {
-        let served = (self.served_opens > 0).then(|| format!("{} opens served", self.served_opens));
-        let unix = (self.unix_opens > 0).then(|| {
-            format!(
-                "{} opens by the Unix extensions of SMB 1, which only the server answers (the mount option \
-                 nounix changes this)",
-                self.unix_opens
-            )
-        });
-        let texts: Vec<String> = served.into_iter().chain(unix).collect();
+        let texts = [
+            (self.served_opens, "opens served"),
+            (
+                self.unix_opens,
+                "opens for writing by the Unix extensions of SMB 1, which only the server answers (the mount \
+                 option nounix changes this)",
+            ),
+            (
+                self.unserved.without_oplock,
+                "opens for which the server granted no exclusive oplock: others have the file open, or the \
+                 share has none",
+            ),
+            (
+                self.unserved.by_request,
+                "opens of directories or pipes, for attributes alone, or with options that only the server can \
+                 follow",
+            ),
+            (
+                self.name_requests,
+                "requests for attributes or names by a name, which only the server answers (SMB 2 or 3 changes \
+                 this)",
+            ),
+        ];
+        let texts = texts.into_iter().filter(|(count, _)| *count > 0);
+        let texts: Vec<String> = texts.map(|(count, of)| format!("{count} {of}")).collect();
         (!texts.is_empty()).then(|| texts.join("; "))
     }
 }

@@ -44,6 +44,8 @@ pub(crate) struct Smb1TrackedOpen {
     pub(crate) is_ours: bool,
     pub(crate) grant: LicenceState,
     pub(crate) may_write: bool,
+    /// The near half may answer its CLOSE.
+    pub(crate) may_close: bool,
     pub(crate) reads: Option<ReadAhead>,
     /// The position that SEEK moves: where the client's last READ, WRITE or SEEK ended.
     pub(crate) sought: FilePosition,
@@ -85,6 +87,7 @@ impl Smb1TrackedOpen {
             is_ours,
             grant: LicenceState::Held,
             may_write: false,
+            may_close: false,
             reads: None,
             sought: FilePosition::default(),
             reported: FilePosition::default(),

@@ -541,6 +541,11 @@ impl Smb1FarHalf {
             }
             open.reading += 1;
         }
+        if let Smb1RequestPurpose::Closes { file, .. } = outstanding.purpose {
+            // What the client asks for next must find the file closed, as it was told.
+            outstanding.is_early = self.opens.get(&file).is_some_and(|open| open.may_close);
+            self.early += usize::from(outstanding.is_early);
+        }
         let Some((file, _)) = outstanding.purpose.bars_reads_ahead() else {
             return;
         };
@@ -598,6 +603,7 @@ impl Smb1FarHalf {
             },
             None => Smb1RequestPurpose::Plain,
         };
+        self.name_requests += u64::from(target::asks_by_name(header, request.message()));
         match touch {
             Smb1RequestEffect::Reads(read) => match self.opens.get(&read.file) {
                 Some(open) => Smb1RequestPurpose::Reads {
@@ -607,9 +613,11 @@ impl Smb1FarHalf {
                 },
                 None => Smb1RequestPurpose::Plain,
             },
-            Smb1RequestEffect::Opens => self
-                .judge_create(request)
-                .unwrap_or(Smb1RequestPurpose::Plain),
+            Smb1RequestEffect::Opens => {
+                let purpose = self.judge_create(request);
+                self.unserved.by_request += u64::from(purpose.is_none());
+                purpose.unwrap_or(Smb1RequestPurpose::Plain)
+            }
             Smb1RequestEffect::Writes(write) => changes(write.file, true),
             Smb1RequestEffect::Changes(file) => {
                 match (serial(file), position_set(request.message())) {

@@ -179,5 +179,8 @@ fn note_counts_served_and_unix_opens() {
     world.send(0, &unix_open("a"));
     world.run_for(super::ROUND_TRIP);
     let note = world.note().unwrap();
-    assert!(note.contains("; 1 opens by the Unix extensions"), "{note}");
+    assert!(
+        note.contains("; 1 opens for writing by the Unix extensions"),
+        "{note}"
+    );
 }

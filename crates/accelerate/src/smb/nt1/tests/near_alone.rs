@@ -33,6 +33,7 @@ fn said_with_a_second_open(is_asked_before: bool) -> Vec<u8> {
         tree: 0,
         may_read: true,
         may_write: false,
+        may_close: false,
         longest: 1_000,
     });
     tell(&mut near, &licence);
@@ -94,6 +95,7 @@ fn first_version_far_half_is_asked_again() {
         tree: 0,
         may_read: true,
         may_write: true,
+        may_close: false,
         longest: 0,
     });
     let licence = licence.emit().bytes;

@@ -50,6 +50,7 @@ fn serial_reader_waits_for_few_round_trips() {
         let reads = asked.filter(|heard| **heard == command::READ).count();
         assert!(reads <= 104, "{reads} READs for 101 blocks");
         assert_eq!(world.ask(0, &close(file)).header.status, 0);
+        world.run_for(ROUND_TRIP);
         assert_eq!(world.server.open_count(), 0);
     }
 }
@@ -84,6 +85,7 @@ fn file_opened_by_unix_extensions_arrives_with_its_open() {
         assert!(time < ROUND_TRIP / 2, "{time:?}");
         assert_eq!(world.ask(0, &close(file)).header.status, 0);
     }
+    world.run_for(ROUND_TRIP);
     assert_eq!(world.server.open_count(), 0);
     assert_eq!(world.note().as_deref(), Some("3 opens served"));
 }

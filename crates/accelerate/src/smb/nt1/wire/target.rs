@@ -6,7 +6,7 @@ use super::header::{Smb1Header, command};
 use super::oplock::LockingRequest;
 use super::position::{self, SeekRequest};
 use super::set_up::disconnects;
-use super::{WORDS_AT, transfer, u8_at, u16_at};
+use super::{WORDS_AT, transfer, u8_at, u16_at, u32_at, word_count};
 
 /// "All files of this process" in a FLUSH ([MS-CIFS] §2.2.4.6.1).
 const EVERY_FILE: u16 = 0xffff;
@@ -144,6 +144,23 @@ fn known(header: &Smb1Header, message: &[u8]) -> Option<Smb1RequestEffect> {
         command::READ_RAW..=command::WRITE_COMPLETE => Smb1RequestEffect::Raw,
         _ => return None,
     })
+}
+
+/// Returns true if a request asks for attributes or names by a name: no half answers such.
+pub(crate) fn asks_by_name(header: &Smb1Header, message: &[u8]) -> bool {
+    match header.command {
+        command::TRANSACTION_2 => u16_at(message, WORDS_AT + 28)
+            .is_ok_and(|setup| matches!(setup, FIND_FIRST | FIND_NEXT | QUERY_PATH)),
+        command::CHECK_DIRECTORY | command::QUERY_INFORMATION => true,
+        _ => false,
+    }
+}
+
+/// Returns true if a CLOSE sets no time of the file ([MS-CIFS] §2.2.4.5.1, LastTimeModified): it has nothing to report.
+pub(crate) fn only_closes(message: &[u8]) -> bool {
+    let [before_2038, unset] = [0, u32::MAX];
+    word_count(message) == Ok(3)
+        && u32_at(message, WORDS_AT + 2).is_ok_and(|time| [before_2038, unset].contains(&time))
 }
 
 /// Returns true if an AndX chain that begins so contains only the commands that set a connection
