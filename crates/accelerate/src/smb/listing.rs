@@ -127,9 +127,13 @@ pub(crate) fn may_change_names(header: &Smb2Header) -> bool {
 /// it is closed ([MS-SMB2] §2.2.13, CreateDisposition and CreateOptions).
 pub(crate) fn only_opens(create: &[u8]) -> bool {
     const FILE_OPEN: u32 = 1;
+    u32_at(create, 36) == Ok(FILE_OPEN) && !deletes_on_close(create)
+}
+
+/// Returns true if a CREATE deletes what it opens as it is closed, or is not whole.
+pub(crate) fn deletes_on_close(create: &[u8]) -> bool {
     const DELETE_ON_CLOSE: u32 = 0x1000;
-    u32_at(create, 36) == Ok(FILE_OPEN)
-        && u32_at(create, 40).is_ok_and(|options| options & DELETE_ON_CLOSE == 0)
+    u32_at(create, 40).is_ok_and(|options| options & DELETE_ON_CLOSE != 0) || create.len() < 44
 }
 
 /// A frame that opens a directory and requests its first names: a CREATE and one QUERY_DIRECTORY that is

@@ -255,8 +255,9 @@ impl Smb2FarHalf {
         if !self.is_vouched_for(&header, &request, is_interim) {
             return self.object(head, rest, ReasonCode::FORGED);
         }
-        if !is_interim {
-            self.outstanding.remove(&header.message_id);
+        match is_interim {
+            true => self.outstanding.mark_pending(header.message_id),
+            false => self.outstanding.remove(&header.message_id),
         }
         let Some(client_id) = request.client_id else {
             if !head.is_single() {
@@ -387,6 +388,7 @@ impl Smb2FarHalf {
         request: OutstandingRequest,
     ) {
         let header = head.header;
+        self.deleting.answered(head, &request);
         if request.is_early {
             self.early = self.early.saturating_sub(1);
             if let RequestPurpose::Changes {

@@ -119,6 +119,8 @@ pub(super) struct ChildListings {
     paths: HashMap<FileId, DirectoryPath>,
     /// The directories to list ahead.
     wanted: VecDeque<DirectoryPath>,
+    /// Directories from before this frame of the client's are not offered.
+    dropped_at: u64,
     window: usize,
     asked: BTreeMap<u64, ChildOpen>,
     next_number: u64,
@@ -274,6 +276,10 @@ impl ChildListings {
     /// Returns true if an open was made here and no client has it yet.
     pub(super) fn is_offered(&self, file: FileId) -> bool {
         self.offers.contains_key(&file)
+    }
+
+    pub(super) fn has_offers(&self) -> bool {
+        !self.offers.is_empty()
     }
 
     /// Returns true if a request of the client waits here.
@@ -489,6 +495,7 @@ impl Smb2FarHalf {
         let length = CreateResponse::length_with_id_on_disk(&message);
         let length = length.filter(|length| message.len() <= length + ANSWER_PADDING);
         let is_served = answer.is_directory()
+            && child.position >= self.children.dropped_at
             && self.client_finish == StreamFinish::Open
             && !self.may_have_channels(session);
         let Some(length) = length.filter(|_| is_served) else {
@@ -575,6 +582,20 @@ impl Smb2FarHalf {
         let old: Vec<FileId> = old.map(|(file, _)| *file).collect();
         for file in old {
             self.retire_child(file);
+        }
+    }
+
+    /// A frame of the client's has come that ends all offers by the near half's rule: it gives those no more that no
+    /// request waits for.
+    pub(super) fn give_up_children(&mut self) {
+        self.children.dropped_at = self.position;
+        self.children.wanted.clear();
+        let offers: Vec<FileId> = self.children.offers.keys().copied().collect();
+        for file in offers {
+            self.retire_child(file);
+            if self.children.offers[&file].waiting.is_none() {
+                self.child_not_taken(file);
+            }
         }
     }
 

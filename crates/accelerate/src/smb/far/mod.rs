@@ -25,11 +25,13 @@
 //! Requests reach the server in the client's order. A request, and all behind it, waits while the
 //! server has granted no credit, while it closes a directory with unanswered queries, or while
 //! WRITEs and CLOSEs are outstanding that the client may believe complete (only further WRITEs pass
-//! then). So no request overtakes one that the client believes complete.
+//! then). So no request overtakes one that the client believes complete. A request that the server may
+//! refuse because of opens that no client has waits until those are closed (`give_way`).
 
 mod answers;
 mod connection;
 mod file_system;
+mod give_way;
 mod ids;
 mod leases;
 mod list_ahead;
@@ -289,6 +291,7 @@ pub(crate) struct Smb2FarHalf {
     looks: look_ahead::LookHabits,
     near_takes_listing_offers: bool,
     children: list_children::ChildListings,
+    deleting: give_way::DeletingOpens,
 
     client_finish: StreamFinish,
 }
@@ -362,6 +365,7 @@ impl Smb2FarHalf {
             looks: look_ahead::LookHabits::default(),
             near_takes_listing_offers: false,
             children: list_children::ChildListings::default(),
+            deleting: give_way::DeletingOpens::default(),
             client_finish: StreamFinish::Open,
         }
     }

@@ -462,7 +462,8 @@ impl Smb2FarHalf {
             empties: false,
             is_stale: false,
         };
-        let is_there = self.client_finish == StreamFinish::Open;
+        let is_there =
+            self.client_finish == StreamFinish::Open && !self.opens_ahead.is_dropped(&asked);
         if !is_exclusive || !is_there || self.leases.is_shared(ours) {
             self.stats.is_wanted = false;
             let mut open = TrackedOpen::new(asked.header.session, asked.header.tree, false);

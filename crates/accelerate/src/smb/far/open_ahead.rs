@@ -31,7 +31,7 @@ use crate::smb::config::{
     OPENS_AHEAD_FIRST, OPENS_AHEAD_MAX, OPENS_MAX,
 };
 use crate::smb::frames::HalfFrame;
-use crate::smb::offer::{drops_offers, names_of};
+use crate::smb::offer::names_of;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::{
     ANSWER_OPLOCK_AT, CreateRequest, CreateResponse, REQUEST_OPLOCK_AT, name_of, oplock_level,
@@ -118,6 +118,8 @@ pub(super) struct SpeculativeOpens {
     pub(super) next_number: u64,
     pub(super) offers: HashMap<FileId, SpeculativeOpen>,
     window: usize,
+    /// Opens from before this frame of the client's are not offered.
+    dropped_at: u64,
     /// Unwanted opens, which are closed as soon as the server grants a credit.
     unwanted: VecDeque<FileId>,
 }
@@ -330,6 +332,16 @@ impl SpeculativeOpens {
         self.asked.values().any(|asked| asked.waiting.is_some())
     }
 
+    /// Returns true if unwanted opens wait to be closed.
+    pub(super) fn has_unwanted(&self) -> bool {
+        !self.unwanted.is_empty()
+    }
+
+    /// Returns true if a CREATE was made before the client's last frame that ends offers.
+    pub(super) fn is_dropped(&self, asked: &PendingCreate) -> bool {
+        asked.position < self.dropped_at
+    }
+
     /// Returns true if an open was made here and no client has requested it yet.
     pub(super) fn is_offered(&self, file: FileId) -> bool {
         self.offers.contains_key(&file)
@@ -395,11 +407,6 @@ impl Smb2FarHalf {
         if is_idle || self.state != FarState::Engaged {
             return Some(message);
         }
-        if message.heads().any(|head| drops_offers(&head.header)) {
-            for file in self.offered() {
-                self.retire(file);
-            }
-        }
         let Some(head) = message
             .single()
             .filter(|head| head.header.command == command::CREATE)
@@ -450,6 +457,19 @@ impl Smb2FarHalf {
                 // What encrypts costs its client the round trip.
                 MessageProtection::Sealed => false,
             }
+    }
+
+    /// A frame of the client's has come that ends all offers by the near half's rule: it gives those no more that no
+    /// request waits for.
+    pub(super) fn give_up_offers(&mut self) {
+        self.opens_ahead.dropped_at = self.position;
+        for file in self.offered() {
+            self.retire(file);
+            let offer = &self.opens_ahead.offers[&file];
+            if offer.waiting.is_none() {
+                self.not_taken(file);
+            }
+        }
     }
 
     fn offered(&self) -> Vec<FileId> {
@@ -673,7 +693,8 @@ impl Smb2FarHalf {
         let fixed = header::LENGTH + ANSWER;
         let is_plain = (fixed..=fixed + ANSWER_PADDING).contains(&head.length);
         let is_exclusive = answer.oplock_level == oplock_level::BATCH;
-        let is_there = self.client_finish == StreamFinish::Open;
+        let is_there =
+            self.client_finish == StreamFinish::Open && !self.opens_ahead.is_dropped(&asked);
         if !is_plain || !is_exclusive || answer.is_directory() || answer.is_elsewhere() || !is_there
         {
             let mut open = TrackedOpen::new(asked.header.session, asked.header.tree, true);

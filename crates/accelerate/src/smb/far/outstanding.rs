@@ -30,6 +30,10 @@ pub(super) struct OutstandingRequest {
     pub(super) changes_names: bool,
     /// It may make a name that was not there.
     pub(super) makes_names: bool,
+    /// A CREATE alone in its frame that deletes what it opens as it is closed.
+    pub(super) deletes: bool,
+    /// The server has told that the answer will come later.
+    pub(super) is_pending: bool,
     /// The number of breaks of unknown opens at the time of the last interim answer to it.
     pub(super) heard_breaks: u64,
 }
@@ -55,6 +59,8 @@ impl OutstandingRequest {
             opens_with: None,
             changes_names: false,
             makes_names: false,
+            deletes: false,
+            is_pending: false,
             heard_breaks: 0,
         }
     }
@@ -97,7 +103,14 @@ impl RequestTable {
         }
     }
 
-    /// Records the server's interim answer to a request, and the number of breaks kept by then.
+    /// Records the server's interim answer to a request.
+    pub(super) fn mark_pending(&mut self, id: u64) {
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.is_pending = true;
+        }
+    }
+
+    /// Records such an answer, and the number of breaks kept by then.
     pub(super) fn is_pending(&mut self, id: u64, kept_breaks: u64) {
         if let Some(request) = self.requests.get_mut(&id) {
             request.heard_breaks = kept_breaks;

@@ -13,7 +13,7 @@ use super::{FarState, FileChange, OutstandingRequest, RequestPurpose, Smb2FarHal
 use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, ChannelPolicy, OUTSTANDING_MAX};
 use crate::smb::frames::HalfFrame;
 use crate::smb::keys::PendingSetUps;
-use crate::smb::listing::{may_change_names, may_make_names};
+use crate::smb::listing::{deletes_on_close, may_change_names, may_make_names};
 use crate::smb::reasons;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::{REQUEST_OPLOCK_AT, oplock_level};
@@ -84,6 +84,7 @@ impl Smb2FarHalf {
         self.note_stat(&message);
         self.note_opening(&message);
         self.note_questions(&message);
+        self.give_way(&message);
         if let Some(message) = self.open_next(now, message)
             && refused.is_none()
             && let Some(message) = self.hold_listing(message)
@@ -499,6 +500,7 @@ impl Smb2FarHalf {
             && !is_barred
             && !self.is_written_behind(message)
             && !self.ends_listed(message)
+            && !self.waits_for_opens_ahead(message)
             && !overlaps
             && (self.ids.can_take(charge) || self.outstanding.is_empty())
     }
@@ -634,6 +636,10 @@ impl Smb2FarHalf {
                 opens_with: opens_with.filter(|create| *create != header.message_id),
                 changes_names: may_change_names(&header),
                 makes_names: may_make_names(&header, head.body()),
+                deletes: is_single
+                    && header.command == command::CREATE
+                    && deletes_on_close(head.body()),
+                is_pending: false,
                 heard_breaks: 0,
             };
             self.outstanding.insert(id, request);

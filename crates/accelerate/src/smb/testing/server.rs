@@ -142,7 +142,8 @@ struct WaitingCreate {
 pub(crate) struct Smb2Server {
     pub(crate) files: BTreeMap<String, Vec<u8>>,
     /// The names that are directories, whatever a CREATE asks for. Each lists all files, and, but for the top,
-    /// the directories in it where the class of the entries has attributes ([`FULL`]).
+    /// the directories in it where the class of the entries has attributes ([`FULL`]). If there are none, each
+    /// name is one that is opened as such.
     pub(crate) directories: BTreeSet<String>,
     /// The names that are reparse points.
     pub(crate) links: BTreeSet<String>,
@@ -291,6 +292,7 @@ impl Smb2Server {
         let is_last = !self.opens.values().any(|other| other.name == open.name);
         if is_last && self.deleting.remove(&open.name) {
             self.files.remove(&open.name);
+            self.directories.remove(&open.name);
             self.objects.remove(&open.name);
             self.names_changed(open.connection);
             if open.deletes_on_close {
@@ -704,8 +706,14 @@ impl Smb2Server {
                 let name = self.open(connection, header, file(16));
                 let length = u32_at(body, 32 + 16).unwrap() as usize;
                 let to = utf16(&body[32 + 20..32 + 20 + length]);
-                if self.files.contains_key(&to) {
+                if self.files.contains_key(&to) || self.directories.contains(&to) {
                     self.error(connection, header, COLLISION);
+                    return Some(file(16));
+                }
+                let with = self.opens_within(&name);
+                if !with.is_empty() {
+                    self.note(|| HistoryEvent::Conflicted { connection, with });
+                    self.error(connection, header, ACCESS_DENIED);
                     return Some(file(16));
                 }
                 self.rename(connection, &name, &to);
@@ -995,17 +1003,29 @@ impl Smb2Server {
             });
             return None;
         }
-        let exists = self.files.contains_key(&name);
+        let is_there = is_directory
+            && (name.is_empty() || self.directories.is_empty() || self.directories.contains(&name));
+        let exists = self.files.contains_key(&name) || is_there;
         let refusal = match disposition {
             _ if self.deleting.contains(&name) => Some(DELETE_PENDING),
-            1 | 4 if !exists && !is_directory => Some(NO_SUCH_FILE),
-            2 if exists => Some(COLLISION),
+            1 | 4 if !exists => Some(NO_SUCH_FILE),
+            2 if self.files.contains_key(&name) || self.directories.contains(&name) => {
+                Some(COLLISION)
+            }
             _ => None,
         };
         if let Some(refusal) = refusal {
+            if refusal == DELETE_PENDING {
+                let with = self.opens.iter().filter(|(_, open)| open.name == name);
+                let with = with.map(|(file, _)| *file).collect();
+                self.note(|| HistoryEvent::Conflicted { connection, with });
+            }
             let header = self.as_pending(connection, header);
             self.error(connection, &header, refusal);
             return None;
+        }
+        if is_directory && !exists {
+            self.directories.insert(name.clone());
         }
         if !is_directory && (!exists || empties) {
             self.files.insert(name.clone(), Vec::new());
@@ -1161,17 +1181,32 @@ impl Smb2Server {
         }
     }
 
+    /// The opens of what lies in a directory: because of them, servers refuse to rename it ([MS-FSA]
+    /// §2.1.5.15, Server Requests Setting of File Information).
+    fn opens_within(&self, directory: &str) -> Vec<FileId> {
+        let opens = self.opens.iter();
+        let opens = opens.filter(|(_, open)| lies_within(&open.name, directory));
+        opens.map(|(file, _)| *file).collect()
+    }
+
+    /// Renames a file, or a directory with what lies in it.
     fn rename(&mut self, connection: usize, from: &str, to: &str) {
-        let contents = self.files.remove(from).expect("an open file is there");
-        self.files.insert(to.to_owned(), contents);
-        if let Some(object) = self.objects.remove(from) {
-            self.objects.insert(to.to_owned(), object);
+        let renamed = |name: &String| {
+            let is_meant = name == from || lies_within(name, from);
+            is_meant.then(|| format!("{to}{}", &name[from.len()..]))
+        };
+        let rename = |name: String| renamed(&name).unwrap_or(name);
+        let files = std::mem::take(&mut self.files).into_iter();
+        self.files = files.map(|(name, of)| (rename(name), of)).collect();
+        let objects = std::mem::take(&mut self.objects).into_iter();
+        self.objects = objects.map(|(name, of)| (rename(name), of)).collect();
+        for names in [&mut self.deleting, &mut self.directories] {
+            *names = std::mem::take(names).into_iter().map(rename).collect();
         }
-        if self.deleting.remove(from) {
-            self.deleting.insert(to.to_owned());
-        }
-        for open in self.opens.values_mut().filter(|open| open.name == from) {
-            open.name = to.to_owned();
+        for open in self.opens.values_mut() {
+            if let Some(name) = renamed(&open.name) {
+                open.name = name;
+            }
         }
         self.names_changed(connection);
     }
@@ -1396,6 +1431,11 @@ impl Smb2Server {
             to.out.append(&mut self.overtaken);
         }
     }
+}
+
+fn lies_within(name: &str, directory: &str) -> bool {
+    let rest = name.strip_prefix(directory);
+    rest.is_some_and(|rest| rest.starts_with('\\'))
 }
 
 /// Returns the handle that a CREATE takes up again, if it names one ([MS-SMB2] §2.2.13.2.12,

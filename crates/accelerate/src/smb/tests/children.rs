@@ -9,7 +9,7 @@ use super::super::config::{LEASED_OFFER_LASTS, LISTING_OFFERS_MAX};
 use super::super::frames::{HalfFrame, OFFICE_REQUESTS};
 use super::super::testing::login::ANNA;
 use super::super::testing::messages::{self, Smb2CreateParameters};
-use super::super::testing::server::{EncryptionPolicy, FULL, SigningPolicy};
+use super::super::testing::server::{ACCESS_DENIED, EncryptionPolicy, FULL, SigningPolicy};
 use super::super::testing::world::{FAR, Smb2Response, Smb2World};
 use super::super::wire::FileId;
 use super::super::wire::create::CreateResponse;
@@ -263,6 +263,113 @@ fn close_that_deletes_is_a_change() {
     world.send(0, &messages::close(kept));
     let (found, is_here) = list(&mut world, &twig(5, TWIGS - 1));
     assert!(!found.contains(&"leaf".to_owned()) && !is_here);
+}
+
+/// Opens a directory in this way, and closes it once it has this new name; the statuses.
+fn change_directory(
+    world: &mut Smb2World,
+    create: &Smb2CreateParameters<'_>,
+    to: Option<&str>,
+) -> Vec<u32> {
+    let answer = world.ask(0, &create.request());
+    let mut statuses = vec![answer.header.status];
+    if let Ok(opened) = CreateResponse::parse(&answer.body) {
+        if let Some(to) = to {
+            let answer = world.ask(0, &messages::rename(opened.file, to));
+            statuses.push(answer.header.status);
+        }
+        let answer = world.ask(0, &messages::close(opened.file));
+        statuses.push(answer.header.status);
+    }
+    statuses
+}
+
+/// A client goes through a tree and changes the names of its directories. For a server, those that were opened
+/// ahead of it are open.
+#[test]
+fn directory_above_one_that_is_opened_ahead_may_be_renamed() {
+    for delay in [2, 9, 50] {
+        for pause in 0..30 {
+            let mut world = planted(Smb2World::new(Duration::from_millis(delay)));
+            list(&mut world, "tree");
+            list(&mut world, &branch(5));
+            world.run_for(Duration::from_millis(pause));
+            let create = Smb2CreateParameters {
+                access: 0x1_0080,
+                ..Smb2CreateParameters::directory("tree\\branch-5")
+            };
+            let start = world.now;
+            let statuses = change_directory(&mut world, &create, Some("tree\\moved"));
+            assert_eq!(statuses, [status::SUCCESS; 3], "{delay}, {pause}");
+            // No waits but for the server's answers to the three.
+            assert!(world.round_trips(start) <= 3.01, "{delay}, {pause}");
+            let (found, _) = list(&mut world, "tree\\moved\\twig-1");
+            assert!(found.contains(&"leaf".to_owned()));
+            world.run_for(2 * LEASED_OFFER_LASTS);
+            assert_eq!(world.server.open_count(), 0);
+            assert!(world.let_go.is_none());
+        }
+    }
+}
+
+#[test]
+fn directory_that_is_opened_ahead_may_be_made_anew() {
+    for delay in [2, 9, 50] {
+        for pause in 0..30 {
+            let mut world = planted(Smb2World::new(Duration::from_millis(delay)));
+            list(&mut world, "tree");
+            list(&mut world, &branch(5));
+            world.run_for(Duration::from_millis(pause));
+            for index in (0..TWIGS).rev() {
+                let name = twig(5, index);
+                let delete = Smb2CreateParameters {
+                    access: 0x1_0080,
+                    options: 0x1001,
+                    ..Smb2CreateParameters::directory(&name)
+                };
+                let make = Smb2CreateParameters {
+                    disposition: 2,
+                    ..Smb2CreateParameters::directory(&name)
+                };
+                for create in [delete, make] {
+                    let statuses = change_directory(&mut world, &create, None);
+                    assert_eq!(statuses, [status::SUCCESS; 2], "{delay}, {pause}, {index}");
+                }
+            }
+            world.run_for(2 * LEASED_OFFER_LASTS);
+            assert_eq!(world.server.open_count(), 0);
+            assert!(world.let_go.is_none());
+        }
+    }
+}
+
+/// The client sends all at once, its next listing among them.
+#[test]
+fn rename_behind_an_unanswered_listing_succeeds_as_without_the_halves() {
+    for pause in 0..120 {
+        let mut world = world();
+        list(&mut world, "tree");
+        let create = Smb2CreateParameters {
+            access: 0x1_0080,
+            ..Smb2CreateParameters::directory("tree\\branch-5")
+        };
+        let file = world.create(0, &create);
+        list(&mut world, &branch(4));
+        list(&mut world, &branch(5));
+        world.run_for(Duration::from_millis(pause));
+        let listed = send_listing(&mut world, &twig(5, TWIGS - 2));
+        let renamed = world.send(0, &messages::rename(file, "tree\\moved"));
+        let answer = world.wait(0, listed[0]);
+        let open = CreateResponse::parse(&answer.body);
+        let answer = world.wait(0, renamed);
+        // The client has that one open itself.
+        let is_refused = answer.header.status == ACCESS_DENIED;
+        assert_eq!(is_refused, open.is_ok(), "{pause}");
+        world.run_for(2 * LEASED_OFFER_LASTS);
+        let left = 1 + usize::from(open.is_ok());
+        assert_eq!(world.server.open_count(), left, "{pause}");
+        assert!(world.let_go.is_none());
+    }
 }
 
 #[test]

@@ -302,13 +302,7 @@ impl ModelRun {
         let asked = opening(&create);
         self.ask(0, &create.request(), asked, Some((is_for, false)));
         let place = self.ops.len() - 1;
-        let step = Duration::from_millis(1 + self.random.below(10));
-        for _ in 0..40 {
-            if self.ops[place].answered.is_some() {
-                break;
-            }
-            self.go_on(step);
-        }
+        self.go_on_until_answered(place);
         if self.may_ask(0) {
             let create = Smb2CreateParameters {
                 name: STREAMS[index],
@@ -395,8 +389,10 @@ impl ModelRun {
                 let request = messages::close(file);
                 self.ask(0, &request, TraceRequest::Close { file }, None);
             }
-            match self.random.below(6) {
+            match self.random.below(8) {
                 0 => self.clients_act(),
+                3 => self.move_tree(),
+                4 => self.make_twig_anew(next),
                 1 if self.may_ask(1) => self.act(1),
                 2 => {
                     let pause = Duration::from_millis(self.random.below(60));
@@ -406,6 +402,74 @@ impl ModelRun {
             }
             path = format!("tree\\twig-{next}");
             next = (next + 1) % 4;
+        }
+    }
+
+    /// Gives the directory of the twigs another name, and then its own.
+    fn move_tree(&mut self) {
+        let create = Smb2CreateParameters {
+            access: 0x1_0080,
+            ..Smb2CreateParameters::directory("tree")
+        };
+        let Some(file) = self.open_directory(&create) else {
+            return;
+        };
+        for to in ["tree-moved", "tree"] {
+            if self.may_ask(0) {
+                self.ask(0, &messages::rename(file, to), TraceRequest::Moves, None);
+                self.go_on_until_answered(self.ops.len() - 1);
+            }
+        }
+        self.close_directory(file);
+    }
+
+    /// Deletes a directory, and makes it anew.
+    fn make_twig_anew(&mut self, index: u64) {
+        let name = format!("tree\\twig-{index}");
+        for (access, disposition, options) in [(0x1_0080, 1, 0x1001), (0x81, 2, 0x1)] {
+            let create = Smb2CreateParameters {
+                access,
+                disposition,
+                options,
+                ..Smb2CreateParameters::directory(&name)
+            };
+            if let Some(file) = self.open_directory(&create) {
+                self.close_directory(file);
+            }
+        }
+    }
+
+    /// Opens a directory to change it; the open, once it is answered.
+    fn open_directory(&mut self, create: &Smb2CreateParameters<'_>) -> Option<FileId> {
+        if !self.may_ask(0) {
+            return None;
+        }
+        let is_for = HandleUse::Listing(ModelListing::Asked);
+        self.ask(0, &create.request(), opening(create), Some((is_for, false)));
+        let place = self.ops.len() - 1;
+        self.go_on_until_answered(place);
+        let (_, answer) = self.ops[place].answered.as_ref()?;
+        let opened = CreateResponse::parse(&answer.body).ok()?;
+        (answer.header.status == status::SUCCESS).then_some(opened.file)
+    }
+
+    fn close_directory(&mut self, file: FileId) {
+        if self.may_ask(0) {
+            self.handles[0].retain(|handle| handle.file != file);
+            let request = messages::close(file);
+            self.ask(0, &request, TraceRequest::Close { file }, None);
+            self.go_on_until_answered(self.ops.len() - 1);
+        }
+    }
+
+    /// Lets time pass until a request is answered, or for as long as most of them take.
+    fn go_on_until_answered(&mut self, place: usize) {
+        let step = Duration::from_millis(1 + self.random.below(10));
+        for _ in 0..40 {
+            if self.ops[place].answered.is_some() {
+                break;
+            }
+            self.go_on(step);
         }
     }
 
@@ -466,13 +530,7 @@ impl ModelRun {
             });
         }
         let place = self.compounds[&ids[0]];
-        let step = Duration::from_millis(1 + self.random.below(10));
-        for _ in 0..40 {
-            if self.ops[place].answered.is_some() {
-                break;
-            }
-            self.go_on(step);
-        }
+        self.go_on_until_answered(place);
         match self.ops[place].asked {
             TraceRequest::List { file, .. } => (file != FileId::RELATED).then_some(file),
             _ => None,

@@ -382,6 +382,33 @@ fn name_that_changes_is_opened_anew() {
     assert_eq!(world.server.open_count(), 2);
 }
 
+/// A file that was opened ahead lies in a directory that the client renames, or has the name that it gives to
+/// another.
+#[test]
+fn directory_of_a_file_that_is_opened_ahead_may_be_renamed() {
+    for pause in 0..40 {
+        let mut world = world_with(3);
+        world.server.directories.insert("directory".to_owned());
+        let contents = contents(LENGTH);
+        let files = &mut world.server.files;
+        files.insert("directory\\file".to_owned(), contents);
+        stat(&mut world, "directory\\file");
+        world.run_for(Duration::from_millis(5 * pause));
+        let create = Smb2CreateParameters {
+            access: 0x1_0080,
+            ..Smb2CreateParameters::directory("directory")
+        };
+        let file = world.create(0, &create);
+        let start = world.now;
+        let renamed = world.ask(0, &messages::rename(file, "moved"));
+        assert_eq!(renamed.header.status, status::SUCCESS, "{pause}");
+        assert!(world.round_trips(start) <= 1.01, "{pause}");
+        world.run_for(2 * LEASED_OFFER_LASTS);
+        assert_eq!(world.server.open_count(), 2);
+        assert!(world.let_go.is_none());
+    }
+}
+
 /// While the path is cut nothing is given, and the client that has gone leaves nothing open.
 #[test]
 fn unused_opens_end_with_the_client() {

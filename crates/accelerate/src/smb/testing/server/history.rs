@@ -29,7 +29,7 @@ pub(crate) enum HistoryEvent {
     Used { connection: usize, object: u64 },
     /// A CREATE succeeded.
     Opened { file: FileId, object: u64 },
-    /// A CREATE was refused because of these opens.
+    /// A CREATE or a rename was refused because of these opens.
     Conflicted {
         connection: usize,
         with: Vec<FileId>,

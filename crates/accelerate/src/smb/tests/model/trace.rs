@@ -10,6 +10,8 @@
 //! the last change and name of one moment between the request and the answer. Two such requests
 //! without a change between them therefore agree, and one after another client's change shows it.
 //!
+//! No request is refused because of an open that no client has.
+//!
 //! A name that was deleted is gone once the CLOSE of the open that deleted it is answered. While a
 //! client is slow to give a lease back, only opens of its file wait for it; and the nodes break no
 //! lease of their own client, and others' only for files that their client looks at and opens.
@@ -23,7 +25,7 @@ use std::time::Duration;
 use vocab::Time;
 
 use super::super::super::testing::server::{
-    COLLISION, HistoryEvent, NO_SUCH_FILE, SHARING_VIOLATION, utf16,
+    ACCESS_DENIED, COLLISION, DELETE_PENDING, HistoryEvent, NO_SUCH_FILE, SHARING_VIOLATION, utf16,
 };
 use super::super::super::testing::world::Smb2Response;
 use super::super::super::wire::FileId;
@@ -103,6 +105,8 @@ pub(super) enum TraceRequest {
     },
     /// SET_INFO that renames or deletes it.
     Names,
+    /// SET_INFO that renames a directory.
+    Moves,
     Length {
         file: FileId,
     },
@@ -269,6 +273,7 @@ impl ModelTrace<'_> {
         }
         index.check_others()?;
         self.check_deletions()?;
+        self.check_refusals()?;
         self.check_breaks()?;
         index.check_order()?;
         index.check_losses(&mut count)?;
@@ -291,6 +296,47 @@ impl ModelTrace<'_> {
             };
             if deleted.get(file).is_some_and(|at| *at >= told) {
                 return Err(format!("the name is there after the CLOSE: {op:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that nothing is refused because of opens that no client was given: no rename of a directory, and no
+    /// open of a name that is deleted with its last open.
+    fn check_refusals(&self) -> Result<(), String> {
+        let given = self.ops.iter().filter_map(|op| {
+            let (_, answer) = op.answered.as_ref()?;
+            let is_open = matches!(
+                op.asked,
+                TraceRequest::Open { .. } | TraceRequest::Stat { .. }
+            );
+            let opened = CreateResponse::parse(&answer.body).ok();
+            opened.filter(|_| is_open && answer.is(status::SUCCESS))
+        });
+        let given: BTreeSet<FileId> = given.map(|opened| opened.file).collect();
+        for op in self.ops {
+            let Some((answered, answer)) = &op.answered else {
+                continue;
+            };
+            let is_refused = match op.asked {
+                TraceRequest::Moves => answer.is(ACCESS_DENIED),
+                TraceRequest::Open { .. } | TraceRequest::Stat { .. } => answer.is(DELETE_PENDING),
+                _ => false,
+            };
+            if !is_refused {
+                continue;
+            }
+            let mut because = self.history[op.sent.happened..answered.happened].iter();
+            let is_right = because.any(|happened| match happened {
+                HistoryEvent::Conflicted { connection, with } => {
+                    *connection == op.who && with.iter().any(|file| given.contains(file))
+                }
+                _ => false,
+            });
+            if !is_right {
+                return Err(format!(
+                    "refused because of what no client has open: {op:?}"
+                ));
             }
         }
         Ok(())
@@ -445,7 +491,10 @@ impl ModelTrace<'_> {
             self.ops.iter().any(|op| {
                 let may_change = matches!(
                     op.asked,
-                    TraceRequest::Open { .. } | TraceRequest::Names | TraceRequest::Close { .. }
+                    TraceRequest::Open { .. }
+                        | TraceRequest::Names
+                        | TraceRequest::Moves
+                        | TraceRequest::Close { .. }
                 );
                 let (Some((answered, _)), true) = (&op.answered, may_change) else {
                     return false;
@@ -840,6 +889,7 @@ impl<'a> TraceIndex<'a> {
             | TraceRequest::Close { .. }
             | TraceRequest::Cut { .. }
             | TraceRequest::Names
+            | TraceRequest::Moves
             | TraceRequest::Position
             | TraceRequest::List { begins: None, .. } => Ok(()),
             TraceRequest::List {
