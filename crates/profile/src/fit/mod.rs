@@ -228,8 +228,9 @@ pub fn fit_device(runs: &[MeasuredRun], options: &FitOptions) -> Result<DeviceFi
     Ok(DeviceFit { model, parameters })
 }
 
-/// Searches the limit of the full model's queue where the sizes contradict each other. A limit that they
-/// agree on has an experiment of its own, which a mean over all runs would only blur.
+/// Searches the limit of the full model's queue where it is not identified, within the interval that the records
+/// allow. A mean over all runs must not leave it: the largest packets fill a queue for the longest time, and are
+/// a few runs of many. Early drops bound no limit from above or below.
 fn refine_limit(
     model: &mut DeviceModel,
     (overloads, lone): (&[&MeasuredRun], &SizeTimeTable),
@@ -239,13 +240,17 @@ fn refine_limit(
     let Some(rate) = model.output.rate.filter(|_| model.output.burst.is_none()) else {
         return;
     };
-    let is_open = parameters
-        .iter()
-        .any(|one| one.kind == ParameterKind::OutputQueue && one.unidentified.is_some());
+    let of_kind = |kind| parameters.iter().find(|one| one.kind == kind);
+    let open = of_kind(ParameterKind::OutputQueue).filter(|one| one.unidentified.is_some());
     // A queue that was never full has no limit to search for.
-    if !is_open || model.output.queue == DeviceQueueLimit::Bytes(UNKNOWN_QUEUE) {
+    let Some(open) = open.filter(|_| model.output.queue != DeviceQueueLimit::Bytes(UNKNOWN_QUEUE))
+    else {
         return;
-    }
+    };
+    let limit = match of_kind(ParameterKind::EarlyDrops) {
+        Some(_) => SearchBounds::FREE,
+        None => (open.low, open.high),
+    };
     let start = OutputCandidate {
         rate,
         overhead: model.output.overhead,
@@ -256,7 +261,7 @@ fn refine_limit(
     let bounds = SearchBounds {
         rate: (rate, rate),
         overhead: (overhead, overhead),
-        limit: SearchBounds::FREE,
+        limit,
     };
     let best = OverloadReplay::new(overloads, (&*model, lone), options)
         .map(|replay| replay.search(start, bounds).0);

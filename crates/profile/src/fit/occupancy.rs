@@ -37,6 +37,9 @@ pub(super) struct QueueArrivals {
     pub(super) accepted: Vec<u32>,
     /// The packets that came up to a number of drops, each with a bound for the queue's content.
     pub(super) arrivals: Vec<QueueArrival>,
+    /// Packets in the queue and on the line as the last packet came, if packets of one size came and the queue
+    /// was full to the end. It is what left afterwards, so it does not depend on which packets were dropped.
+    pub(super) last_content: Option<(u32, u64)>,
 }
 
 /// A packet that comes to a queue.
@@ -83,11 +86,7 @@ fn arrivals_of_run(
     model: &DeviceModel,
     options: &FitOptions,
 ) -> Vec<QueueArrivals> {
-    let mut packets: Vec<&PacketRecord> = records
-        .iter()
-        .filter(|record| !matches!(record.fate, PacketFate::LostAtPort | PacketFate::Duplicated))
-        .collect();
-    packets.sort_by_key(|record| (record.sent, record.sequence));
+    let packets = packets_at_device(records);
     let ends = forwarding_ends(&packets, model, InputDrops::AsMeasured);
     let mut by_output: BTreeMap<u16, Vec<(Time, &PacketRecord)>> = BTreeMap::new();
     for (record, end) in packets.into_iter().zip(ends) {
@@ -105,6 +104,17 @@ fn arrivals_of_run(
         .into_values()
         .map(|arrivals| arrivals_of_output(&arrivals, model, options))
         .collect()
+}
+
+/// The packets that came to the device, in the order of transmission: without those that our own port lost,
+/// and without further copies.
+fn packets_at_device(records: &[PacketRecord]) -> Vec<&PacketRecord> {
+    let mut packets: Vec<&PacketRecord> = records
+        .iter()
+        .filter(|record| !matches!(record.fate, PacketFate::LostAtPort | PacketFate::Duplicated))
+        .collect();
+    packets.sort_by_key(|record| (record.sent, record.sequence));
+    packets
 }
 
 /// Packets that the input queues of a model drop.
@@ -183,8 +193,7 @@ pub(super) fn at_inputs(runs: &[&MeasuredRun], model: &DeviceModel) -> Vec<Queue
     };
     runs.iter()
         .flat_map(|run| {
-            let mut records: Vec<&PacketRecord> = run.records.iter().collect();
-            records.sort_by_key(|record| (record.sent, record.sequence));
+            let records = packets_at_device(&run.records);
             let mut free: BinaryHeap<Reverse<Time>> =
                 (0..servers.count).map(|_| Reverse(Time::ZERO)).collect();
             let mut inputs: BTreeMap<u16, (QueueArrivals, Vec<Time>)> = BTreeMap::new();
@@ -267,7 +276,37 @@ fn arrivals_of_output(
             accepted.push(record.size);
         }
     }
-    QueueArrivals { accepted, arrivals }
+    QueueArrivals {
+        accepted,
+        arrivals,
+        last_content: last_content(packets, &departures),
+    }
+}
+
+/// See [`QueueArrivals::last_content`].
+fn last_content(packets: &[(Time, &PacketRecord)], departures: &[Time]) -> Option<(u32, u64)> {
+    /// Share of the packets at the end of which one has to be dropped.
+    const END_SHARE: f64 = 0.25;
+    /// Packets before the last one: where servers run out of packets one by one, the queue drains a little.
+    const LAST: usize = 8;
+    let (_, first) = packets.first()?;
+    if packets.iter().any(|(_, record)| record.size != first.size) {
+        return None;
+    }
+    let end = (packets.len() as f64 * (1.0 - END_SHARE)) as usize;
+    if packets[end..]
+        .iter()
+        .all(|(_, record)| record.received.is_some())
+    {
+        return None;
+    }
+    // Of the packets that left after a packet came, at most those that came later were not there yet.
+    let contents = packets.iter().rev().take(LAST).enumerate();
+    let contents = contents.map(|(later, (at, _))| {
+        let gone = departures.partition_point(|departure| *departure <= *at + ROUNDING);
+        (departures.len() - gone).saturating_sub(later)
+    });
+    Some((first.size, contents.max()? as u64))
 }
 
 /// Departures in their order, however late they were stamped. A packet left at least the serialisation time
@@ -321,5 +360,125 @@ impl PartialOrd for OrderedNanos {
 impl Ord for OrderedNanos {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.0.total_cmp(&other.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vocab::{Bitrate, ByteCount, DeviceQueueLimit, OutputModel, SharedServers, SizeTimeTable};
+
+    use super::*;
+    use crate::fit::ModelFamily;
+    use crate::plan::{ExperimentPurpose, MeasurementSubject, RunPlan};
+
+    fn run(records: Vec<PacketRecord>) -> MeasuredRun {
+        let plan = RunPlan {
+            number: 0,
+            experiment: "test".to_owned(),
+            purpose: ExperimentPurpose::InputOverload,
+            subject: MeasurementSubject::Device,
+            repetition: 0,
+            size: None,
+            traffic: Vec::new(),
+            loss_after: Duration::from_secs(1),
+            pause: Duration::ZERO,
+            seed: 1,
+        };
+        MeasuredRun { plan, records }
+    }
+
+    fn record(sequence: u64, received: Option<u64>, fate: PacketFate) -> PacketRecord {
+        PacketRecord {
+            sequence,
+            flow: 0,
+            size: 1_000,
+            input: 0,
+            output: 1,
+            sent: Time::ZERO,
+            received: received.map(Time::from_nanos),
+            fate,
+        }
+    }
+
+    fn model(servers: Option<SharedServers>) -> DeviceModel {
+        DeviceModel {
+            name: "test".to_owned(),
+            ports: 2,
+            transit: SizeTimeTable::constant(Duration::from_micros(100)),
+            input_queue: None,
+            servers,
+            output: OutputModel {
+                // 80 us for a packet of 1000 bytes.
+                rate: Some(Bitrate::from_bits_per_second(100_000_000)),
+                burst: None,
+                overhead: ByteCount::new(0),
+                queue: DeviceQueueLimit::Packets(10),
+                aqm: None,
+                policer: None,
+            },
+            port_outputs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn own_losses_and_copies_are_no_packets_of_an_input_queue() {
+        let servers = SharedServers {
+            count: 1,
+            service: SizeTimeTable::constant(Duration::from_micros(10)),
+        };
+        // Two packets that our port lost and a copy of the first stand between the others.
+        let runs = [run(vec![
+            record(0, Some(100_000), PacketFate::Delivered),
+            record(0, Some(101_000), PacketFate::Duplicated),
+            record(1, None, PacketFate::LostAtPort),
+            record(2, Some(110_000), PacketFate::Delivered),
+            record(3, None, PacketFate::LostAtPort),
+            record(4, None, PacketFate::Lost),
+        ])];
+        let inputs = at_inputs(&runs.each_ref(), &model(Some(servers)));
+        let [input] = inputs.as_slice() else {
+            panic!("{inputs:?}");
+        };
+        let arrivals: Vec<_> = input
+            .arrivals
+            .iter()
+            .map(|arrival| (arrival.queued, arrival.is_accepted))
+            .collect();
+        // The first packet is served at once; the second waits alone, and the last one is dropped behind it.
+        assert_eq!(input.accepted, [1_000, 1_000]);
+        assert_eq!(arrivals, [((1, 1), true), ((1, 2), false)]);
+    }
+
+    #[test]
+    fn last_content_does_not_depend_on_which_packets_were_dropped() {
+        let options = FitOptions {
+            name: "test".to_owned(),
+            ports: 2,
+            resolution: Duration::from_nanos(10),
+            cable_delay: Duration::ZERO,
+            family: ModelFamily::Full,
+        };
+        // Packets come each 40 us and leave each 80 us; ten are in the queue as the last one comes.
+        let last = |shift: u64| {
+            let mut left = 0;
+            let records = (0..200_u64).map(|sequence| {
+                let sent = Time::from_nanos(40_000 * sequence);
+                let is_accepted = sequence < 18 || (sequence + shift).is_multiple_of(2);
+                left += u64::from(is_accepted);
+                let received = is_accepted.then_some(20_000 + 80_000 * left);
+                PacketRecord {
+                    sent,
+                    ..record(sequence, received, PacketFate::Delivered)
+                }
+            });
+            let run = run(records.collect());
+            let mut model = model(None);
+            model.transit = SizeTimeTable::constant(Duration::from_micros(80));
+            let found = at_arrivals(&[&run], &model, &options);
+            found[0].last_content
+        };
+        let (one, other) = (last(0).unwrap(), last(1).unwrap());
+        assert_eq!(one.0, 1_000);
+        assert!(one.1.abs_diff(other.1) <= 1, "{one:?} {other:?}");
     }
 }

@@ -9,8 +9,12 @@
 //!
 //! The unit is right if these intervals have a common part. Packets come before bytes and bytes
 //! before slots, because each is a special case of the next one.
+//!
+//! Noise, or a device that serves packets in another order, blurs the content at single drops by a few packets.
+//! The limit is then taken from what left after the last packet of an overload came, and is the one whose
+//! full queue has the smallest error of the delay over all sizes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use vocab::{ByteCount, DeviceModel, DeviceQueueLimit};
 
@@ -39,13 +43,19 @@ pub(super) const SPREAD_OUTPUTS: &str =
 const EXPLAINED_SHARE: f64 = 0.9;
 
 /// Content of the queue at arrivals of packets of one size.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct SizeLimit {
     size: u32,
     /// Packets that fit.
     fits: u64,
     /// Packets that surely do not fit; `None` if none was dropped.
     too_many: Option<u64>,
+    /// Packets in the queue with each packet that was accepted, sorted.
+    accepted: Vec<u64>,
+    /// The same for packets that were dropped.
+    dropped: Vec<u64>,
+    /// Packets in full queues as the last packet came, sorted.
+    last_contents: Vec<u64>,
     /// Cleared if packets were dropped while the queue held fewer than at other times, so that
     /// another part has dropped them.
     is_sharp: bool,
@@ -58,6 +68,23 @@ struct UnitFit {
     low: u64,
     /// Inclusive; below `low` where the sizes contradict each other.
     high: u64,
+}
+
+impl SizeLimit {
+    /// Tells whether packets were dropped at a content at which others were accepted.
+    fn is_blurred(&self) -> bool {
+        self.too_many.is_some() && self.dropped.first() <= self.accepted.last()
+    }
+
+    /// Least and greatest number of packets that fit, as far as one can tell; `None` if none was dropped.
+    fn likely(&self) -> Option<(u64, u64)> {
+        let most = self.too_many?.checked_sub(1)?;
+        let last = self.last_contents.get(self.last_contents.len() / 2);
+        match last.filter(|last| self.is_blurred() && (self.fits..=most).contains(last)) {
+            Some(last) => Some((*last, *last)),
+            None => Some((self.fits, most)),
+        }
+    }
 }
 
 /// Tells whether packets were dropped, and nearly all of them at queues that were full by `limit`.
@@ -118,14 +145,11 @@ pub(super) fn fit_input(
     } else {
         let best = best_unit(&limits, 0);
         if dropped_sizes > 1 && best.gap() <= GAP_MAX {
-            let limit = with_limit(best);
+            let limit = likely_limit(best, &limits, 0);
             parameters.push(FittedParameter::identified(
                 ParameterKind::InputQueue,
                 limit.limit() as f64,
-                (
-                    best.low.min(best.high) as f64,
-                    best.low.max(best.high) as f64,
-                ),
+                best.interval_around(limit),
             ));
             return Some(limit);
         }
@@ -171,8 +195,9 @@ pub(super) fn fit(
             ParameterKind::OutputQueue,
             (most as f64, f64::INFINITY),
             &format!(
-                "{:.1} % of the drops met a queue that held less than at other times: the device has \
-                 active queue management, or another queue before this one; the interval is in bytes",
+                "{:.1} % of the drops met a queue that held less than at other times. Active queue \
+                 management, another queue before this one, or another order of service may be the \
+                 cause; the interval is in bytes",
                 share * 100.0
             ),
             None,
@@ -202,7 +227,7 @@ pub(super) fn fit(
              interval is in packets",
             Some("raise packets_per_burst of the overload of a second size until packets are dropped"),
         ));
-        return Some(with_limit(best));
+        return Some(likely_limit(best, &limits, overhead));
     }
     if best.gap() > GAP_MAX {
         parameters.push(FittedParameter::unidentified(
@@ -212,9 +237,9 @@ pub(super) fn fit(
              active queue management, or a drop elsewhere",
             None,
         ));
-        return Some(with_limit(best));
+        return Some(likely_limit(best, &limits, overhead));
     }
-    let limit = with_limit(best);
+    let limit = likely_limit(best, &limits, overhead);
     if is_packets_or_bytes(&limits, overhead) {
         let largest = limits.iter().rfind(|limit| limit.too_many.is_some());
         let interval = largest.map_or((0, u64::MAX), |largest| {
@@ -238,10 +263,7 @@ pub(super) fn fit(
     parameters.push(FittedParameter::identified(
         ParameterKind::OutputQueue,
         limit.limit() as f64,
-        (
-            best.low.min(best.high) as f64,
-            best.low.max(best.high) as f64,
-        ),
+        best.interval_around(limit),
     ));
     if let DeviceQueueLimit::Slots { slot, .. } = limit {
         let slots: Vec<u64> = slot_units(&limits, overhead)
@@ -330,7 +352,7 @@ fn limits_by_size(outputs: &[QueueArrivals]) -> Vec<SizeLimit> {
             }
         }
     }
-    contents
+    let mut limits: Vec<SizeLimit> = contents
         .into_iter()
         .map(|(size, (mut accepted, mut dropped))| {
             accepted.sort_unstable();
@@ -341,19 +363,48 @@ fn limits_by_size(outputs: &[QueueArrivals]) -> Vec<SizeLimit> {
                 .checked_sub(1 + noise(accepted.len()))
                 .map_or(0, |index| accepted[index]);
             let first_drop = dropped.get(noise(dropped.len())).copied();
-            // Noise makes the two contradict each other by a packet or so.
-            let slack = SLACK_PACKETS.max((held as f64 * GAP_MAX) as u64);
+            // Noise, or packets that come in another order than the model's, make the two contradict each
+            // other by a few packets.
+            let is_near = |first: u64| {
+                first + SLACK_PACKETS > held || (first + 1) as f64 >= EARLY_SHARE * held as f64
+            };
             // An empty queue takes any packet, so another part has dropped one that found it empty.
-            let is_sharp = first_drop.is_none_or(|first| first > 1 && first + slack > held);
+            let is_sharp = first_drop.is_none_or(|first| first > 1 && is_near(first));
             let too_many = first_drop.filter(|_| is_sharp);
             SizeLimit {
                 size,
                 fits: too_many.map_or(held, |too_many| held.min(too_many.saturating_sub(1))),
                 too_many: too_many.map(|too_many| too_many.max(held + 1)),
+                accepted,
+                dropped,
+                last_contents: sorted_contents(outputs, size),
                 is_sharp,
             }
         })
-        .collect()
+        .collect();
+    // A queue that holds some packets holds as many smaller ones, in each unit. Where it never did, it was not
+    // full, and another part dropped the smaller ones.
+    let mut least = 0;
+    for limit in limits.iter_mut().rev() {
+        if limit.too_many.is_some() {
+            least = least.max(limit.fits);
+        } else if limit.fits < least {
+            limit.is_sharp = true;
+            limit.dropped.clear();
+        }
+    }
+    limits
+}
+
+fn sorted_contents(outputs: &[QueueArrivals], size: u32) -> Vec<u64> {
+    let mut contents: Vec<u64> = outputs
+        .iter()
+        .filter_map(|output| output.last_content)
+        .filter(|(of_size, _)| *of_size == size)
+        .map(|(_, content)| content)
+        .collect();
+    contents.sort_unstable();
+    contents
 }
 
 /// The first unit that agrees with all sizes, or the one that contradicts them least.
@@ -421,13 +472,58 @@ fn limits_in(unit: DeviceQueueLimit, limits: &[SizeLimit], overhead: u64) -> Uni
     fit
 }
 
-fn with_limit(fit: UnitFit) -> DeviceQueueLimit {
-    let middle = u64::midpoint(fit.low, fit.high);
+/// The limit with the smallest greatest error of the delay through a full queue, over all sizes. Where no size is
+/// blurred, it is within the bounds of all sizes, or within their contradiction.
+fn likely_limit(fit: UnitFit, limits: &[SizeLimit], overhead: u64) -> DeviceQueueLimit {
+    let (mut low, mut high) = (fit.low.min(fit.high), fit.low.max(fit.high));
+    let counted = |limit: &SizeLimit| u64::from(limit.size) + overhead;
+    for limit in limits.iter().filter(|limit| limit.is_blurred()) {
+        let cost = fit.unit.cost(counted(limit));
+        low = low.min(limit.fits * cost);
+        high = high.max(limit.too_many.map_or(0, |too_many| too_many * cost - 1));
+    }
+    let likely: Vec<(u64, (u64, u64))> = limits
+        .iter()
+        .filter_map(|limit| Some((counted(limit), limit.likely()?)))
+        .collect();
+    // From one of these limits to the next, the number of packets that fit is the same for each size.
+    let mut steps = BTreeSet::from([low]);
+    for (counted, _) in &likely {
+        let cost = fit.unit.cost(*counted);
+        steps.extend((low / cost + 1..=high / cost).map(|fits| fits * cost));
+    }
+    // Bytes on the line, of which the delay consists.
+    let error = |limit: u64| -> u64 {
+        let errors = likely.iter().map(|(counted, (first, last))| {
+            let fits = limit / fit.unit.cost(*counted);
+            let packets = first.saturating_sub(fits) + fits.saturating_sub(*last);
+            packets * counted
+        });
+        errors.max().unwrap_or(0)
+    };
+    let ends = steps.iter().skip(1).map(|next| next - 1).chain([high]);
+    let mut best: Option<(u64, u64, u64)> = None;
+    for (start, end) in steps.iter().copied().zip(ends) {
+        let error = error(start);
+        best = Some(match best {
+            Some((least, first, last)) if error == least && last + 1 == start => {
+                (least, first, end)
+            }
+            Some((least, first, last))
+                if error > least || error == least && last - first >= end - start =>
+            {
+                (least, first, last)
+            }
+            Some(_) | None => (error, start, end),
+        });
+    }
+    let (_, first, last) = best.unwrap_or((0, low, high));
+    let middle = u64::midpoint(first, last).max(1);
     match fit.unit {
-        DeviceQueueLimit::Packets(_) => DeviceQueueLimit::Packets(middle.max(1)),
-        DeviceQueueLimit::Bytes(_) => DeviceQueueLimit::Bytes(ByteCount::new(middle.max(1))),
+        DeviceQueueLimit::Packets(_) => DeviceQueueLimit::Packets(middle),
+        DeviceQueueLimit::Bytes(_) => DeviceQueueLimit::Bytes(ByteCount::new(middle)),
         DeviceQueueLimit::Slots { slot, .. } => DeviceQueueLimit::Slots {
-            count: middle.max(1),
+            count: middle,
             slot,
         },
     }
@@ -441,11 +537,130 @@ fn slot_of(unit: DeviceQueueLimit) -> u64 {
 }
 
 impl UnitFit {
+    /// The bounds of all sizes, or of their contradiction, and the limit.
+    fn interval_around(&self, limit: DeviceQueueLimit) -> (f64, f64) {
+        let limit = limit.limit();
+        let low = self.low.min(self.high).min(limit);
+        (low as f64, self.high.max(self.low).max(limit) as f64)
+    }
+
     /// Share of the limit by which the sizes contradict each other; zero or below if they agree.
     fn gap(&self) -> f64 {
         if self.low <= self.high {
             return 0.0;
         }
         (self.low - self.high) as f64 / self.low as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use vocab::{OutputModel, SizeTimeTable};
+
+    use super::super::occupancy::QueueArrival;
+    use super::*;
+
+    fn model() -> DeviceModel {
+        DeviceModel {
+            name: "test".to_owned(),
+            ports: 2,
+            transit: SizeTimeTable::constant(Duration::from_micros(100)),
+            input_queue: None,
+            servers: None,
+            output: OutputModel {
+                rate: None,
+                burst: None,
+                overhead: ByteCount::new(0),
+                queue: DeviceQueueLimit::Packets(1),
+                aqm: None,
+                policer: None,
+            },
+            port_outputs: Vec::new(),
+        }
+    }
+
+    /// Packets of a size that were accepted and dropped with these contents.
+    fn output(size: u32, accepted: &[u64], dropped: &[u64], last: Option<u64>) -> QueueArrivals {
+        let arrival = |is_accepted| {
+            move |content: &u64| QueueArrival {
+                size,
+                queued: (0, *content as usize - 1),
+                is_accepted,
+            }
+        };
+        let accepted = accepted.iter().map(arrival(true));
+        QueueArrivals {
+            accepted: vec![size; 1_000],
+            arrivals: accepted.chain(dropped.iter().map(arrival(false))).collect(),
+            last_content: last.map(|content| (size, content)),
+        }
+    }
+
+    fn fitted(outputs: &[QueueArrivals]) -> (DeviceQueueLimit, Vec<FittedParameter>) {
+        let mut parameters = Vec::new();
+        let limit = fit(outputs, &model(), &mut parameters).unwrap();
+        (limit, parameters)
+    }
+
+    #[test]
+    fn blurred_limit_is_what_left_after_the_last_packet() {
+        // The queue holds 32 packets; the order of service moves single contents by two or three.
+        let accepted: Vec<u64> = (1..=33).collect();
+        let outputs = [500, 1_000, 1_500].map(|size| {
+            let dropped = [30, 31, 32, 33, 33, 33, 34];
+            output(size, &accepted, &dropped, Some(32))
+        });
+        let (limit, parameters) = fitted(&outputs);
+        assert_eq!(limit, DeviceQueueLimit::Packets(32), "{parameters:?}");
+        assert!(
+            parameters
+                .iter()
+                .all(|one| one.kind != ParameterKind::EarlyDrops)
+        );
+    }
+
+    #[test]
+    fn limit_that_no_unit_explains_keeps_the_delay_of_large_packets() {
+        // A queue of 10,000 bytes that does not count the packet on the line.
+        let outputs = [100, 500, 1_500].map(|size| {
+            let fits = 10_000 / u64::from(size) + 1;
+            let accepted: Vec<u64> = (1..=fits + 1).collect();
+            output(size, &accepted, &[fits, fits + 1, fits + 1], Some(fits))
+        });
+        let (limit, parameters) = fitted(&outputs);
+        let unit = limit.cost(1_500);
+        assert_eq!(limit.limit() / unit, 7, "{limit:?} {parameters:?}");
+    }
+
+    #[test]
+    fn drops_of_small_packets_in_front_of_the_queue_are_no_early_drops() {
+        // The servers pass small packets more slowly than the line sends them, so their drops are elsewhere.
+        let sharp = |size: u32| {
+            let fits = 48_000 / u64::from(size);
+            let accepted: Vec<u64> = (1..=fits).collect();
+            output(size, &accepted, &[fits + 1], None)
+        };
+        let outputs = [
+            output(64, &[1, 2, 3], &[1, 1], None),
+            sharp(700),
+            sharp(1_500),
+        ];
+        let (limit, parameters) = fitted(&outputs);
+        assert!(matches!(limit, DeviceQueueLimit::Bytes(_)), "{limit:?}");
+        assert!(
+            parameters
+                .iter()
+                .all(|one| one.kind != ParameterKind::EarlyDrops)
+        );
+        // At contents of which a larger packet shows that they fit, and a full queue was seen, a drop is early.
+        let early = output(1_500, &(1..=32).collect::<Vec<_>>(), &[5, 9, 33], None);
+        let (_, parameters) = fitted(&[sharp(700), early]);
+        assert!(
+            parameters
+                .iter()
+                .any(|one| one.kind == ParameterKind::EarlyDrops)
+        );
     }
 }

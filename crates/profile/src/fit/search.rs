@@ -8,8 +8,8 @@
 //! The loss of a run is the distance of the distributions of delays (Kolmogorov and Smirnov), plus
 //! e / (1 + e) of the relative error e of the 95 % delay, plus the difference of the loss ratios. The
 //! loss of a candidate is the mean over the runs. All model families are searched by this code from the
-//! same records. Every parameter of the baselines is free; of the full model, only a limit on which the
-//! sizes do not agree.
+//! same records. Every parameter of the baselines is free; of the full model, only a limit that is not
+//! identified, within its interval.
 //!
 //! The axes are the times of the smallest and the largest packet on the line, which give rate and
 //! overhead, and the limit.
