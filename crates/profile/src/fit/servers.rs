@@ -33,6 +33,12 @@ const EDGE_SHARE: f64 = 0.2;
 /// Share of the servers' pace from which on the outputs may limit a long burst.
 const OUTPUT_SHARE: f64 = 0.9;
 
+/// Standard errors in half an interval: 95 %.
+const STANDARD_ERRORS: f64 = 1.96;
+
+/// Error in ns of a waiting time by the rounding of the stamps.
+const ROUNDING: f64 = 1.0;
+
 /// Packets of a long burst, at least.
 const LONG_BURST: usize = 50;
 
@@ -85,10 +91,11 @@ pub(super) fn fit<'a>(
         .min_by(|one, other| one.1.total_cmp(&other.1))?;
     let count = u16::try_from(count).ok()?;
     let resolution = nanoseconds(options.resolution);
+    let (low, high) = count_interval(&bursts, usize::from(count), width, seen);
     parameters.push(FittedParameter::identified(
         ParameterKind::ServerCount,
         f64::from(count),
-        (f64::from(count), f64::from(count)),
+        (low as f64, high as f64),
     ));
     let mut points = Vec::new();
     for (size, bursts) in &bursts {
@@ -320,6 +327,45 @@ fn rank(count: usize, share: f64) -> usize {
     ((count as f64 * share).ceil() as usize).saturating_sub(1)
 }
 
+/// Least and greatest count that the bursts do not tell from `best`: 95 % by the standard error of the
+/// difference in error of each burst. One burst alone has no spread; it tells a count by a difference that is
+/// `seen` in one packet.
+fn count_interval(bursts: &BurstsBySize, best: usize, width: usize, seen: f64) -> (usize, usize) {
+    let errors = |count: usize| -> Vec<f64> {
+        bursts
+            .values()
+            .flat_map(|bursts| {
+                let (service, _) = best_service(bursts, count);
+                bursts
+                    .iter()
+                    .map(move |burst| mean_error(std::slice::from_ref(burst), count, service))
+            })
+            .collect()
+    };
+    let of_best = errors(best);
+    let is_told = |count: usize| {
+        let differences: Vec<f64> = errors(count)
+            .iter()
+            .zip(&of_best)
+            .map(|(error, best)| error - best)
+            .collect();
+        let number = differences.len() as f64;
+        let mean = differences.iter().sum::<f64>() / number;
+        let squares: f64 = differences
+            .iter()
+            .map(|difference| (difference - mean) * (difference - mean))
+            .sum();
+        let error = if number > 1.0 {
+            STANDARD_ERRORS * libm::sqrt(squares / (number * (number - 1.0)))
+        } else {
+            seen
+        };
+        mean > error.max(ROUNDING)
+    };
+    let open = || (1..width).filter(|count| *count == best || !is_told(*count));
+    (open().min().unwrap_or(best), open().max().unwrap_or(best))
+}
+
 fn total_error(bursts: &BurstsBySize, count: usize) -> f64 {
     bursts
         .values()
@@ -401,4 +447,62 @@ fn for_each_wait(
 
 fn nanoseconds(span: Duration) -> f64 {
     span.as_nanos() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use vocab::SeededRandom;
+
+    use super::*;
+
+    /// Bursts of eight packets at one moment through `count` servers, with noise of up to `noise` ns.
+    fn bursts(count: u64, service: f64, noise: u64, number: usize) -> BurstsBySize {
+        let mut random = SeededRandom::from_seed(1);
+        let burst = |_| -> Vec<BurstPacket> {
+            (0..8_u64)
+                .map(|packet| BurstPacket {
+                    sent: Time::ZERO,
+                    excess: (packet / count) as f64 * service + random.below(noise + 1) as f64,
+                })
+                .collect()
+        };
+        let bursts = (0..number).map(burst).collect();
+        BurstsBySize::from([(1_000, bursts)])
+    }
+
+    fn interval(bursts: &BurstsBySize, seen: f64) -> (usize, usize, usize) {
+        let (best, _) = (1..8)
+            .map(|count| (count, total_error(bursts, count)))
+            .min_by(|one, other| one.1.total_cmp(&other.1))
+            .unwrap();
+        let (low, high) = count_interval(bursts, best, 8, seen);
+        (low, best, high)
+    }
+
+    #[test]
+    fn interval_of_the_count_is_one_number_where_bursts_tell_it() {
+        for count in 1..=4 {
+            let found = interval(&bursts(count, 5_000.0, 0, 2), 2.0);
+            let count = count as usize;
+            assert_eq!(found, (count, count, count));
+        }
+        assert_eq!(interval(&bursts(2, 5_000.0, 500, 40), 1_000.0), (2, 2, 2));
+    }
+
+    #[test]
+    fn interval_of_the_count_is_wide_where_noise_hides_it() {
+        // The noise is three service times, and the bursts are few.
+        for count in 2..=4 {
+            let (low, best, high) = interval(&bursts(count, 1_000.0, 3_000, 3), 6_000.0);
+            assert!(low < high, "{count}: {low} {best} {high}");
+            assert!(
+                (low..=high).contains(&(count as usize)),
+                "{count}: {low} {best} {high}"
+            );
+        }
+        // A single burst has no spread.
+        assert_eq!(interval(&bursts(2, 5_000.0, 0, 1), 100.0), (2, 2, 2));
+        let (low, _, high) = interval(&bursts(2, 5_000.0, 0, 1), 10_000.0);
+        assert!(low < high, "{low} {high}");
+    }
 }
