@@ -97,7 +97,7 @@ fn write_unidentified(out: &mut String, fit: &DeviceFit) {
         write_hanging(out, "- ", 2, sentence.split_whitespace());
         let remedy = match parameter.remedy {
             Some(remedy) => format!("To identify it: {remedy}."),
-            None => "No plan identifies it: it is outside the model.".to_owned(),
+            None => "No plan is known that identifies it.".to_owned(),
         };
         write_hanging(out, "  ", 2, remedy.split_whitespace());
     }
@@ -160,7 +160,8 @@ fn short_name(kind: ParameterKind) -> String {
         ParameterKind::EarlyDrops => "early drops".to_owned(),
         ParameterKind::InputQueue => "input queue".to_owned(),
         ParameterKind::PolicerRate => "policer rate".to_owned(),
-        ParameterKind::PolicerBurst => "burst of the bucket".to_owned(),
+        ParameterKind::PolicerBurst => "burst of the policer".to_owned(),
+        ParameterKind::ShaperBurst => "burst of the shaper".to_owned(),
     }
 }
 
@@ -174,9 +175,10 @@ fn with_unit(kind: ParameterKind, value: f64, model: &DeviceModel) -> String {
         ParameterKind::OutputRate | ParameterKind::PolicerRate => {
             format!("{:.4} Mbit/s", value / 1e6)
         }
-        ParameterKind::OutputOverhead | ParameterKind::OutputSlot | ParameterKind::PolicerBurst => {
-            format!("{value:.0} bytes")
-        }
+        ParameterKind::OutputOverhead
+        | ParameterKind::OutputSlot
+        | ParameterKind::PolicerBurst
+        | ParameterKind::ShaperBurst => format!("{value:.0} bytes"),
         ParameterKind::OutputQueue => {
             format!("{value:.0} {}", queue_unit(Some(model.output.queue)))
         }
@@ -254,4 +256,50 @@ pub(crate) fn calibration_document(calibration: Option<&CableCalibration>) -> Va
 /// JSON has neither infinities nor other values that are no number.
 fn finite(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use vocab::{ByteCount, OutputModel, SizeTimeTable};
+
+    use super::*;
+
+    #[test]
+    fn parameter_without_a_remedy_is_not_said_to_be_outside_the_model() {
+        let model = DeviceModel {
+            name: "router".to_owned(),
+            ports: 2,
+            transit: SizeTimeTable::constant(Duration::from_micros(1)),
+            input_queue: None,
+            servers: None,
+            output: OutputModel {
+                rate: None,
+                burst: None,
+                overhead: ByteCount::new(0),
+                queue: DeviceQueueLimit::Packets(1),
+                aqm: None,
+                policer: None,
+            },
+            port_outputs: Vec::new(),
+        };
+        // The model has active queue management, which early drops may come from.
+        let parameter = FittedParameter {
+            kind: ParameterKind::OutputQueue,
+            value: f64::NAN,
+            low: 0.0,
+            high: f64::INFINITY,
+            unidentified: Some("drops met a queue that was not full".to_owned()),
+            remedy: None,
+        };
+        let fit = DeviceFit {
+            model,
+            parameters: vec![parameter],
+        };
+        let runs = CalibratedRuns::new(Vec::new(), 2);
+        let text = text(&runs, &fit);
+        assert!(text.contains("not identified"), "{text}");
+        assert!(!text.contains("outside the model"), "{text}");
+    }
 }

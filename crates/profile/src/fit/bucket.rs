@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use vocab::{ByteCount, DeviceModel, PolicerModel};
 
-use super::line::{self, FittedLine, only_size};
+use super::line::{self, FittedLine, only_size, records_by_output};
 use super::{FitOptions, FittedParameter, ParameterKind};
-use crate::record::MeasuredRun;
+use crate::record::{MeasuredRun, PacketRecord};
 
 /// Share of the distance under overload below which the rest of the transit shows a bucket.
 const FASTER_THAN_LINE: f64 = 0.9;
@@ -65,12 +65,12 @@ pub(super) fn fit(
         return LineKind::Line;
     }
     if bursts.iter().any(|sight| sight.waits) {
-        let burst = bucket_size(&bursts, line, parameters);
+        let burst = bucket_size(&bursts, line, ParameterKind::ShaperBurst, parameters);
         return LineKind::Shaper { burst };
     }
     let line = line::of_policer(overloads, options, parameters).unwrap_or(line);
     let bursts = sights(overloads, line, model, options);
-    let burst = bucket_size(&bursts, line, parameters);
+    let burst = bucket_size(&bursts, line, ParameterKind::PolicerBurst, parameters);
     parameters.push(FittedParameter::identified(
         ParameterKind::PolicerRate,
         line.rate.bits_per_second() as f64,
@@ -96,7 +96,9 @@ fn sights(
 ) -> Vec<BucketSight> {
     overloads
         .iter()
-        .filter_map(|run| sight(run, line, model, options))
+        .filter(|run| only_size(&run.records).is_some())
+        .flat_map(|run| records_by_output(&run.records))
+        .filter_map(|records| sight(&records, line, model, options))
         .collect()
 }
 
@@ -104,6 +106,7 @@ fn sights(
 fn bucket_size(
     bursts: &[BucketSight],
     line: FittedLine,
+    kind: ParameterKind,
     parameters: &mut Vec<FittedParameter>,
 ) -> ByteCount {
     let least = BURST_LEAST + line.overhead.bytes() as f64;
@@ -116,7 +119,7 @@ fn bucket_size(
         .max_by(f64::total_cmp)
         .unwrap_or(least);
     parameters.push(FittedParameter::identified(
-        ParameterKind::PolicerBurst,
+        kind,
         burst,
         (burst - width, burst + width),
     ));
@@ -135,12 +138,12 @@ struct BucketSight {
 }
 
 fn sight(
-    run: &MeasuredRun,
+    records: &[PacketRecord],
     line: FittedLine,
     model: &DeviceModel,
     options: &FitOptions,
 ) -> Option<BucketSight> {
-    let size = u64::from(only_size(&run.records)?);
+    let size = u64::from(only_size(records)?);
     let packet = (size + line.overhead.bytes()) as f64;
     let distance = nanoseconds(
         line.rate
@@ -148,14 +151,14 @@ fn sight(
     );
     let transit = nanoseconds(model.transit.at(size) + options.cable_delay);
     let service = nanoseconds(model.service_time(size));
-    let start = run.records.first()?.sent;
+    let start = records.first()?.sent;
     let mut passed = 0.0;
     let mut last = 0.0;
     let (mut arrived, mut waiting) = (0.0_f64, 0.0_f64);
     let mut waiting_in_row = 0_u32;
     let mut at_once = true;
     let mut previous = None;
-    for record in &run.records {
+    for record in records {
         let Some(delay) = record.delay() else {
             at_once = false;
             continue;

@@ -37,6 +37,11 @@ const HIDDEN_RESOLUTIONS: f64 = 4.0;
 const DROPS_LEAST: usize = 200;
 /// Times of the median sending distance that make a pause in which a short queue drains.
 const SHORT_PAUSE: f64 = 8.0;
+/// Share of the distances at either end that may differ from the others at a line.
+const EVEN_SHARE: f64 = 0.05;
+/// Spread of the other distances, as a share of them, and in ns by rounding.
+const EVEN_SPREAD: f64 = 0.05;
+const LEAST_SPREAD: f64 = 2.0;
 /// Smallest error of a distance, ns: stamps are whole nanoseconds.
 const LEAST_ERROR: f64 = 0.01;
 /// Standard errors in half an interval: 95 %.
@@ -240,20 +245,31 @@ fn serialisation_times(
         .collect()
 }
 
-/// Records of the runs with packets of a single size.
-fn records_by_size<'a>(overloads: &[&'a MeasuredRun]) -> BTreeMap<u32, Vec<&'a [PacketRecord]>> {
-    let mut by_size: BTreeMap<u32, Vec<&[PacketRecord]>> = BTreeMap::new();
+/// Records of the runs with packets of a single size, apart for each output of each run: every output has
+/// a line of its own.
+fn records_by_size(overloads: &[&MeasuredRun]) -> BTreeMap<u32, Vec<Vec<PacketRecord>>> {
+    let mut by_size: BTreeMap<u32, Vec<Vec<PacketRecord>>> = BTreeMap::new();
     for run in overloads {
         if let Some(size) = only_size(&run.records) {
-            by_size.entry(size).or_default().push(&run.records);
+            let outputs = by_size.entry(size).or_default();
+            outputs.extend(records_by_output(&run.records));
         }
     }
     by_size
 }
 
+/// The records of each output, in their order.
+pub(super) fn records_by_output(records: &[PacketRecord]) -> Vec<Vec<PacketRecord>> {
+    let mut by_output: BTreeMap<u16, Vec<PacketRecord>> = BTreeMap::new();
+    for record in records {
+        by_output.entry(record.output).or_default().push(*record);
+    }
+    by_output.into_values().collect()
+}
+
 fn serialisation_time(
     size: u32,
-    runs: &[&[PacketRecord]],
+    runs: &[Vec<PacketRecord>],
     (transit, servers): (&LoneTransit, Option<&SharedServers>),
     options: &FitOptions,
 ) -> Option<SizeDistance> {
@@ -268,9 +284,11 @@ fn serialisation_time(
         are_sure &= are_own_sure;
         let own_span: f64 = own.iter().sum();
         let own_packets = own.len() as f64;
-        // Packets leave in batches where a machine is busy, so only the mean of many is a distance.
-        if own.is_empty() || own_span / own_packets < SLOWER_THAN_PORTS * sending_distance(records)
-        {
+        // Packets leave in batches where a machine is busy, so only the mean of many is a distance. A batch
+        // that drains faster than the packets came shows nothing of a line, which sends at one pace.
+        let drains_faster =
+            || own_span / own_packets < SLOWER_THAN_PORTS * sending_distance(records);
+        if own.is_empty() || !is_even(&own, resolution) && drains_faster() {
             continue;
         }
         span += own_span;
@@ -298,6 +316,17 @@ fn serialisation_time(
         distance,
         error: error.max(LEAST_ERROR),
     })
+}
+
+/// Tells whether nearly all distances are the same: a line sends packets of one size at one pace, and a
+/// machine that is busy does not.
+fn is_even(distances: &[f64], resolution: f64) -> bool {
+    let (low, high) = (
+        quantile(distances, EVEN_SHARE),
+        quantile(distances, 1.0 - EVEN_SHARE),
+    );
+    // Each of two stamps has its noise.
+    high - low <= (EVEN_SPREAD * low).max(LEAST_SPREAD) && 2.0 * resolution <= EVEN_SPREAD * low
 }
 
 /// Distances in ns of packets that left an output that was busy between them, behind the part of the

@@ -34,6 +34,8 @@ pub enum ParameterKind {
     PolicerRate,
     /// Burst of the policer, in bytes.
     PolicerBurst,
+    /// Bytes that a shaper sends at once after it was idle.
+    ShaperBurst,
 }
 
 impl fmt::Display for ParameterKind {
@@ -50,6 +52,7 @@ impl fmt::Display for ParameterKind {
             ParameterKind::InputQueue => out.write_str("input_queue"),
             ParameterKind::PolicerRate => out.write_str("policer_rate_bps"),
             ParameterKind::PolicerBurst => out.write_str("policer_burst_bytes"),
+            ParameterKind::ShaperBurst => out.write_str("shaper_burst_bytes"),
         }
     }
 }

@@ -200,6 +200,8 @@ fn shaper_is_found() {
     assert!(percent(rate, 7_300_000) < 1.0, "{fit:?}");
     let burst = output.burst.unwrap().bytes();
     assert!(burst.abs_diff(30_000) <= 1_514, "{fit:?}");
+    assert!(fit.is_identified(ParameterKind::ShaperBurst), "{fit:?}");
+    assert_eq!(fit.parameter(ParameterKind::PolicerBurst), None, "{fit:?}");
     let DeviceQueueLimit::Bytes(limit) = output.queue else {
         panic!("{fit:?}");
     };

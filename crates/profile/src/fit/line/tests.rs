@@ -109,3 +109,52 @@ fn rate_of_a_single_size_spans_every_overhead() {
     assert!((rate.low..=rate.high).contains(&1e9), "{rate:?}");
     assert!((rate.low..=rate.high).contains(&8e8), "{rate:?}");
 }
+
+/// Packets that are sent one by one at a gap, to a line that sends one each `distance`.
+fn paced(size: u32, packets: u64, sent: impl Fn(u64) -> u64, distance: u64) -> MeasuredRun {
+    let mut free = 0;
+    let records = (0..packets).map(|sequence| {
+        let at = sent(sequence);
+        free = at.max(free) + distance;
+        record(sequence, size, 0, (at, Some(TRANSIT - distance + free)))
+    });
+    run(records.collect())
+}
+
+#[test]
+fn outputs_have_lines_of_their_own() {
+    let runs = [200_u32, 700, 1_500].map(|size| burst(size, 8 * u64::from(size), 2));
+    let (line, _) = fitted(&runs);
+    let rate = line.unwrap().rate.bits_per_second() as f64;
+    assert!((rate / 1e9 - 1.0).abs() < 0.01, "{rate}");
+}
+
+#[test]
+fn line_that_keeps_up_with_the_sender_in_the_mean_is_seen_in_its_bursts() {
+    // Four packets at twice the line's pace, and a pause. Our own packets are further apart in the mean than
+    // those that leave behind each other.
+    let runs = [200_u32, 700, 1_500].map(|size| {
+        let distance = 8 * u64::from(size);
+        let sent = move |sequence: u64| sequence / 4 * 8 * distance + sequence % 4 * distance / 2;
+        paced(size, 400, sent, distance)
+    });
+    let (line, parameters) = fitted(&runs);
+    let rate = line.unwrap().rate.bits_per_second() as f64;
+    assert!((rate / 1e9 - 1.0).abs() < 0.01, "{rate} {parameters:?}");
+}
+
+#[test]
+fn batches_of_a_busy_machine_are_no_line() {
+    // A machine that sleeps for 20 packets hands them on at uneven distances, faster than they came.
+    let runs = [200_u32, 700, 1_500].map(|size| {
+        let records = (0..400_u64).map(|sequence| {
+            let (sent, place) = (sequence * 20_000, sequence % 20);
+            let wake = sequence / 20 * 20 * 20_000 + 400_000;
+            let left = wake + TRANSIT + place * 1_000 + place * place * 37;
+            record(sequence, size, 0, (sent, Some(left)))
+        });
+        run(records.collect())
+    });
+    let (line, _) = fitted(&runs);
+    assert!(line.is_none(), "{line:?}");
+}
