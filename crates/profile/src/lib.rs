@@ -39,8 +39,8 @@ pub use plan::{
 pub use record::{MeasuredRun, OWN_LOSS_MAX, PacketFate, PacketRecord, TrafficSummary};
 pub use simulator::{DeviceSimulator, SimulatedPacket};
 pub use traffic::{
-    FlowEndpoints, OUTSTANDING_MAX, OutgoingPacket, PacketContent, PacketIntegrity, ReceivedPacket,
-    TrafficMachine, emulated_endpoints,
+    ArrivalOrigin, FlowEndpoints, OUTSTANDING_MAX, OutgoingPacket, PacketContent, PacketIntegrity,
+    ReceivedPacket, TrafficMachine, emulated_endpoints,
 };
 pub use validate::{
     FlowGoodputErrors, PacketPrediction, RunScore, TransferFigures, held_out_runs, predict_run,

@@ -112,7 +112,7 @@ pub struct TrafficSummary {
     pub delivered: u64,
     /// Arrived late.
     pub reordered: u64,
-    /// Further copies.
+    /// Further copies, with those beyond the number that get a record.
     pub duplicated: u64,
     /// Arrived changed.
     pub corrupted: u64,

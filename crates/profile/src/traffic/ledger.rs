@@ -13,8 +13,8 @@ use crate::record::{PacketFate, PacketRecord, TrafficSummary};
 
 /// Greatest number of outstanding packets: those of four seconds at a million packets/s.
 pub const OUTSTANDING_MAX: usize = 1 << 22;
-/// Greatest number of further copies of outstanding packets; a device in a loop makes more, which
-/// count as strays.
+/// Greatest number of further copies of outstanding packets that get a record; a device in a loop makes
+/// more, which are counted only.
 const COPIES_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
@@ -81,6 +81,13 @@ impl PacketLedger {
         sequence
     }
 
+    /// Number of the flow and length of an outstanding packet.
+    pub(super) fn flow_and_size(&self, sequence: u64) -> Option<(u32, u32)> {
+        let index = usize::try_from(sequence.checked_sub(self.first)?).ok()?;
+        let packet = self.outstanding.get(index)?;
+        Some((packet.flow, packet.size))
+    }
+
     pub(super) fn sent(&mut self, sequence: u64, at: Time) {
         if let Some(packet) = self.packet(sequence) {
             packet.sent = at;
@@ -107,7 +114,7 @@ impl PacketLedger {
                 let key = (arrival.sequence, self.copies_made);
                 self.copies.insert(key, arrival.at);
             } else {
-                self.strays += 1;
+                self.summary.duplicated += 1;
             }
             return false;
         }
@@ -212,5 +219,43 @@ impl PacketLedger {
             .is_some();
         self.leaving = has_copies.then_some((record, sequence));
         Some(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::PacketContent;
+    use super::*;
+
+    #[test]
+    fn copies_beyond_those_with_a_record_count_as_duplicated() {
+        let mut ledger = PacketLedger::new(Duration::from_secs(1));
+        ledger.begin(&SourcePacket {
+            flow: 0,
+            size: 100,
+            input: 0,
+            output: 1,
+            due: Time::ZERO,
+            content: PacketContent::Datagram,
+        });
+        let arrival = ReceivedPacket {
+            sequence: 0,
+            at: Time::from_nanos(1_000),
+            size: 100,
+            output: 1,
+            integrity: PacketIntegrity::Intact,
+            content: None,
+        };
+        let copies = COPIES_MAX + 10;
+        for _ in 0..=copies {
+            ledger.received(&arrival);
+        }
+        ledger.close();
+        let records = std::iter::from_fn(|| ledger.poll_record(Time::NEVER)).count();
+        assert_eq!(records, 1 + COPIES_MAX);
+        let summary = ledger.summary();
+        assert_eq!((summary.sent, summary.delivered), (1, 1));
+        assert_eq!(summary.duplicated, copies as u64);
+        assert_eq!(ledger.strays(), 0);
     }
 }

@@ -19,6 +19,7 @@ mod udp_pattern;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
+use tcp::{FlowAddresses, SegmentFlags, TcpSegment, parse_packet};
 use vocab::{SeededRandom, Time};
 
 use crate::plan::{RunPlan, TrafficPattern};
@@ -83,6 +84,17 @@ pub enum PacketIntegrity {
     Intact,
     /// The content differs, or a check sum is wrong.
     Corrupted,
+}
+
+/// Origin of a packet that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArrivalOrigin {
+    /// It is a packet of this traffic.
+    Own,
+    /// It is one with other addresses or ports, which counts as corrupted.
+    Rewritten,
+    /// It is a TCP segment of somebody else, such as a reset by a firewall. It counts for no packet.
+    Foreign,
 }
 
 /// Addresses of a flow of emulated hosts.
@@ -243,21 +255,83 @@ impl TrafficMachine {
         self.ledger.lost_at_port(sequence);
     }
 
-    /// Takes a packet that arrived.
-    pub fn handle_received(&mut self, now: Time, packet: &ReceivedPacket) {
+    /// Takes a packet that arrived; tells where it came from.
+    ///
+    /// The number of a TCP segment is a field that other senders fill as they like, so its addresses have
+    /// to be those of the packet with this number.
+    pub fn handle_received(&mut self, now: Time, packet: &ReceivedPacket) -> ArrivalOrigin {
         self.now = self.now.max(now);
-        let is_first = self.ledger.received(packet);
-        if packet.integrity == PacketIntegrity::Corrupted || !is_first {
-            return;
-        }
-        if let Some(content) = &packet.content {
-            for source in &mut self.sources {
-                if let TrafficSource::Tcp(flows) = source
-                    && flows.handle(now, content)
-                {
-                    return;
+        let content = packet
+            .content
+            .as_ref()
+            .filter(|_| packet.integrity == PacketIntegrity::Intact)
+            .and_then(|content| parse_packet(content).ok());
+        let Some((addresses, segment)) = content else {
+            self.ledger.received(packet);
+            return ArrivalOrigin::Own;
+        };
+        let origin = self.origin_of(packet, addresses, &segment);
+        match origin {
+            ArrivalOrigin::Foreign => {}
+            ArrivalOrigin::Rewritten => {
+                self.ledger.received(&ReceivedPacket {
+                    integrity: PacketIntegrity::Corrupted,
+                    content: None,
+                    ..packet.clone()
+                });
+            }
+            ArrivalOrigin::Own => {
+                if self.ledger.received(packet) {
+                    for source in &mut self.sources {
+                        if let TrafficSource::Tcp(flows) = source
+                            && flows.handle(now, addresses, &segment)
+                        {
+                            break;
+                        }
+                    }
                 }
             }
+        }
+        origin
+    }
+
+    /// Compares a segment with the packet of its number.
+    fn origin_of(
+        &self,
+        packet: &ReceivedPacket,
+        addresses: FlowAddresses,
+        segment: &TcpSegment,
+    ) -> ArrivalOrigin {
+        // The ledger counts a packet that is not outstanding, and a run that was stopped has no flows.
+        let Some((flow, size)) = self.ledger.flow_and_size(packet.sequence) else {
+            return ArrivalOrigin::Own;
+        };
+        if self.sources.is_empty() {
+            return ArrivalOrigin::Own;
+        }
+        let expected = self.sources.iter().find_map(|source| match source {
+            TrafficSource::Tcp(flows) => flows.addresses_of(flow),
+            TrafficSource::Udp(_) => None,
+        });
+        let Some(expected) = expected else {
+            return ArrivalOrigin::Foreign;
+        };
+        let is_size_kept = packet.size == size;
+        if addresses == expected {
+            // Our hosts end no flow by a reset, and a device that makes one does not know the number.
+            let is_reset = segment.flags.contain(SegmentFlags::RST);
+            return if is_reset && !is_size_kept {
+                ArrivalOrigin::Foreign
+            } else {
+                ArrivalOrigin::Own
+            };
+        }
+        // A device translates one end.
+        let is_end_kept = addresses.local == expected.local || addresses.remote == expected.remote;
+        if is_size_kept && is_end_kept {
+            ArrivalOrigin::Rewritten
+        } else {
+            ArrivalOrigin::Foreign
         }
     }
 

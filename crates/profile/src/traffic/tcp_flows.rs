@@ -7,8 +7,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bytes::Bytes;
-use tcp::{ConnectionConfig, ConnectionNumber, FlowAddresses, TcpHost, emit_packet, parse_packet};
+use tcp::{ConnectionConfig, ConnectionNumber, FlowAddresses, TcpHost, TcpSegment, emit_packet};
 use vocab::{ByteCount, SeededRandom, Time};
 
 use super::{PacketContent, SourcePacket, host_address, port_of, source_port};
@@ -33,6 +32,7 @@ pub(super) struct TcpFlows {
     from: Vec<u16>,
     to: Vec<u16>,
     bytes: ByteCount,
+    flows: u32,
     first_flow: u32,
     server_port: u16,
     end: Time,
@@ -67,6 +67,7 @@ impl TcpFlows {
             from: plan.from.clone(),
             to: plan.to.clone(),
             bytes: bytes.unwrap_or(ENDLESS),
+            flows: plan.flows,
             first_flow,
             server_port,
             end: plan.duration.map_or(Time::NEVER, |span| start + span),
@@ -110,25 +111,51 @@ impl TcpFlows {
         })
     }
 
-    /// Takes an IP packet; tells whether it belongs to one of these flows.
-    pub(super) fn handle(&mut self, now: Time, packet: &Bytes) -> bool {
-        let Ok((addresses, segment)) = parse_packet(packet) else {
-            return false;
-        };
+    /// Takes a segment; tells whether it belongs to one of these flows.
+    pub(super) fn handle(
+        &mut self,
+        now: Time,
+        addresses: FlowAddresses,
+        segment: &TcpSegment,
+    ) -> bool {
         let ports = [addresses.local.port(), addresses.remote.port()];
         if !ports.contains(&self.server_port) {
             return false;
         }
         if now < self.end {
-            self.host.handle(now, addresses, &segment);
+            self.host.handle(now, addresses, segment);
         }
         true
     }
 
-    fn open(&mut self, now: Time, flow: u32) {
+    /// Addresses of the packets of the flow with this number as their receiver sees them; `None` if it is
+    /// not one of these flows.
+    pub(super) fn addresses_of(&self, number: u32) -> Option<FlowAddresses> {
+        let place = number.checked_sub(self.first_flow)?;
+        let flow = place / 2;
+        if flow >= self.flows {
+            return None;
+        }
+        let at_server = self.client_addresses(flow).reversed();
+        let is_data = place.is_multiple_of(2);
+        Some(if is_data {
+            at_server
+        } else {
+            at_server.reversed()
+        })
+    }
+
+    /// Addresses of the flow as its client sees them.
+    fn client_addresses(&self, flow: u32) -> FlowAddresses {
         let nth = |ports: &[u16]| ports[flow as usize % ports.len()];
-        let local = SocketAddr::new(host_address(flow, nth(&self.from)), source_port(flow));
-        let remote = SocketAddr::new(host_address(flow, nth(&self.to)), self.server_port);
+        FlowAddresses {
+            local: SocketAddr::new(host_address(flow, nth(&self.from)), source_port(flow)),
+            remote: SocketAddr::new(host_address(flow, nth(&self.to)), self.server_port),
+        }
+    }
+
+    fn open(&mut self, now: Time, flow: u32) {
+        let FlowAddresses { local, remote } = self.client_addresses(flow);
         let bytes = self.bytes;
         let number: Option<ConnectionNumber> = self.host.connect(local, remote, self.config);
         if let Some(number) = number {

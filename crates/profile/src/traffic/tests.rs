@@ -245,3 +245,86 @@ fn any_flow_number_has_endpoints() {
         assert!(endpoints.source.port() >= FIRST_SOURCE_PORT);
     }
 }
+
+/// A machine with two closed-loop flows, and its first packet, a SYN.
+fn with_a_segment() -> (TrafficMachine, OutgoingPacket, Bytes) {
+    let mut plan = run(
+        TrafficPattern::Tcp {
+            segment: ByteCount::new(1_460),
+            bytes: None,
+        },
+        1,
+    );
+    plan.traffic[0].packets = None;
+    let mut machine = TrafficMachine::new(Time::ZERO, &plan);
+    let at = machine.next_packet().unwrap();
+    let packet = machine.poll_output(at).unwrap();
+    let PacketContent::Tcp(content) = packet.content.clone() else {
+        panic!("a TCP pattern sends TCP");
+    };
+    (machine, packet, content)
+}
+
+fn segment_arrival(packet: &OutgoingPacket, content: Bytes) -> ReceivedPacket {
+    ReceivedPacket {
+        sequence: packet.sequence,
+        at: packet.due,
+        size: content.len() as u32,
+        output: packet.output,
+        integrity: PacketIntegrity::Intact,
+        content: Some(content),
+    }
+}
+
+fn fates(machine: &mut TrafficMachine) -> Vec<PacketFate> {
+    machine.stop();
+    std::iter::from_fn(|| machine.poll_record(Time::NEVER))
+        .map(|record| record.fate)
+        .collect()
+}
+
+#[test]
+fn translated_segment_counts_as_corrupted() {
+    let (mut machine, packet, content) = with_a_segment();
+    let (mut addresses, segment) = parse_packet(&content).unwrap();
+    // A device translates the client's address and port, and corrects the check sums.
+    addresses.remote = "203.0.113.7:40000".parse().unwrap();
+    let translated = tcp::emit_packet(&addresses.reversed(), &segment);
+    assert_eq!(translated.len(), content.len());
+    let arrival = segment_arrival(&packet, translated);
+    assert_eq!(
+        machine.handle_received(packet.due, &arrival),
+        ArrivalOrigin::Rewritten
+    );
+    assert_eq!(fates(&mut machine), [PacketFate::Corrupted]);
+}
+
+#[test]
+fn segment_of_somebody_else_counts_for_no_packet() {
+    let (mut machine, packet, content) = with_a_segment();
+    let (addresses, mut segment) = parse_packet(&content).unwrap();
+    // A firewall resets the flow, in a packet whose number is any.
+    segment.flags = SegmentFlags::RST | SegmentFlags::ACK;
+    segment.options = tcp::SegmentOptions::default();
+    let reset = tcp::emit_packet(&addresses.reversed(), &segment);
+    assert_ne!(reset.len(), content.len());
+    let other = FlowAddresses {
+        local: addresses.local,
+        remote: "192.0.2.1:80".parse().unwrap(),
+    };
+    let unrelated = tcp::emit_packet(&other.reversed(), &segment);
+    for foreign in [reset, unrelated] {
+        let arrival = segment_arrival(&packet, foreign);
+        assert_eq!(
+            machine.handle_received(packet.due, &arrival),
+            ArrivalOrigin::Foreign
+        );
+    }
+    // The packet itself arrives after that.
+    let arrival = segment_arrival(&packet, content);
+    assert_eq!(
+        machine.handle_received(packet.due, &arrival),
+        ArrivalOrigin::Own
+    );
+    assert_eq!(fates(&mut machine)[0], PacketFate::Delivered);
+}

@@ -7,7 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use host::packets::packet_system::FrameSender;
-use profile::{PacketIntegrity, PacketRecord, ReceivedPacket, RunPlan, emulated_endpoints};
+use profile::{
+    ArrivalOrigin, PacketIntegrity, PacketRecord, ReceivedPacket, RunPlan, emulated_endpoints,
+};
 use serde::Serialize;
 use vocab::Time;
 
@@ -292,7 +294,11 @@ impl<'a> RingReader<'a> {
         for event in self.events.drain(..) {
             match event {
                 RingEvent::Sent { sequence, at } => machine.handle_sent(sequence, at),
-                RingEvent::Received(packet) => machine.handle_received(now, &packet),
+                RingEvent::Received(packet) => match machine.handle_received(now, &packet) {
+                    ArrivalOrigin::Own => {}
+                    ArrivalOrigin::Rewritten => self.arrivals.rewritten += 1,
+                    ArrivalOrigin::Foreign => self.arrivals.foreign += 1,
+                },
             }
         }
     }
@@ -361,7 +367,8 @@ impl ArrivalCounts {
         })
     }
 
-    /// Judges a TCP segment that arrived at a port; `None` if it is not for a host of this port.
+    /// Judges a TCP segment that arrived at a port; `None` if it is for a host of another port. The machine
+    /// knows the addresses of the packet with its number.
     fn segment(
         &mut self,
         segment: &SegmentPacket<'_>,
@@ -370,11 +377,7 @@ impl ArrivalCounts {
         at: Time,
     ) -> Option<ReceivedPacket> {
         let [a, b, subnet, _] = segment.destination()?.octets();
-        if [a, b] != [198, 18] {
-            self.foreign += 1;
-            return None;
-        }
-        if u16::from(subnet) != port {
+        if [a, b] == [198, 18] && u16::from(subnet) != port {
             self.misrouted += 1;
             return None;
         }
