@@ -17,7 +17,8 @@ use vocab::ByteCount;
 
 use crate::captured_flows;
 use crate::foreign_devices::{
-    self, ForeignComparison, ForeignKind, ForeignResult, ModelReproduction,
+    self, ForeignComparison, ForeignKind, ForeignResult, ModelReproduction, UncomparedRun,
+    VoidReproduction,
 };
 use crate::known_devices;
 use crate::measurement::{MeasurementResult, MeasurementSettings, measure};
@@ -151,20 +152,16 @@ pub fn run(
     parts.end("tcp_flows");
     let mut foreign = Vec::new();
     let in_virtual_time = seeds(FOREIGN_SEED, settings.foreign_devices);
-    let mut results = foreign_devices::in_virtual_time(in_virtual_time, progress);
+    foreign.extend(foreign_devices::in_virtual_time(in_virtual_time, progress));
     parts.end("foreign_devices");
-    results.extend(foreign_devices::in_real_time(
-        lab,
-        settings.foreign_devices_real_time,
-        progress,
-    ));
-    parts.end("foreign_devices_real_time");
-    for result in results {
+    let numbers = settings.foreign_devices_real_time;
+    for result in foreign_devices::in_real_time(lab, numbers, progress) {
         match result {
             Ok(result) => foreign.push(result),
             Err(error) => failures.push(format!("{error:#}")),
         }
     }
+    parts.end("foreign_devices_real_time");
     if !foreign.is_empty() {
         describe_foreign(&foreign, &mut figures);
     }
@@ -211,40 +208,54 @@ impl PartTimes {
 fn describe_foreign(foreign: &[ForeignResult], figures: &mut Value) {
     let comparisons: Vec<&ForeignComparison> =
         foreign.iter().flat_map(|one| &one.comparisons).collect();
+    let uncompared: Vec<&UncomparedRun> = foreign.iter().flat_map(|one| &one.uncompared).collect();
     figures["foreign_devices"] = json!(comparisons);
+    figures["foreign_uncompared"] = json!(uncompared);
     figures["foreign_complex_best_share"] = json!(share(
-        &comparisons,
+        (&comparisons, &uncompared),
         ForeignKind::Complex,
         ForeignComparison::is_ours_best
     ));
     figures["foreign_single_queue_equal_share"] = json!(share(
-        &comparisons,
+        (&comparisons, &uncompared),
         ForeignKind::SingleQueue,
         ForeignComparison::is_ours_equal
     ));
     let reproductions: Vec<&ModelReproduction> =
         foreign.iter().flat_map(|one| &one.reproductions).collect();
-    if !reproductions.is_empty() {
-        let share = |is_near: fn(&ModelReproduction) -> bool| {
-            let near = reproductions.iter().filter(|one| is_near(one)).count();
-            near as f64 / reproductions.len() as f64
-        };
-        figures["reproduced_share"] = json!(share(ModelReproduction::is_near));
-        figures["reproduced_within_noise_share"] =
-            json!(share(ModelReproduction::is_near_within_noise));
-        figures["reproductions"] = json!(reproductions);
+    let void: Vec<&VoidReproduction> = foreign
+        .iter()
+        .flat_map(|one| &one.void_reproductions)
+        .collect();
+    if reproductions.is_empty() && void.is_empty() {
+        return;
     }
+    let share = |is_near: fn(&ModelReproduction) -> bool| {
+        let near = reproductions.iter().filter(|one| is_near(one)).count();
+        (!reproductions.is_empty()).then(|| near as f64 / reproductions.len() as f64)
+    };
+    figures["reproduced_share"] = json!(share(ModelReproduction::is_near));
+    figures["reproduced_within_noise_share"] =
+        json!(share(ModelReproduction::is_near_within_noise));
+    figures["reproductions"] = json!(reproductions);
+    figures["void_reproductions"] = json!(void);
 }
 
-/// Share of the comparisons of this kind that pass.
+/// Share of the held-out runs of this kind that pass. A run on which a model failed does not pass; a void
+/// one does not count.
 fn share(
-    comparisons: &[&ForeignComparison],
+    (comparisons, uncompared): (&[&ForeignComparison], &[&UncomparedRun]),
     kind: ForeignKind,
     passes: impl Fn(&ForeignComparison) -> bool,
 ) -> Option<f64> {
     let of_kind: Vec<_> = comparisons.iter().filter(|one| one.kind == kind).collect();
+    let failed = uncompared
+        .iter()
+        .filter(|one| one.kind == kind && !one.is_void)
+        .count();
     let passed = of_kind.iter().filter(|one| passes(one)).count();
-    (!of_kind.is_empty()).then(|| passed as f64 / of_kind.len() as f64)
+    let runs = of_kind.len() + failed;
+    (runs > 0).then(|| passed as f64 / runs as f64)
 }
 
 fn foreign_document(result: &ForeignResult) -> Value {
@@ -303,4 +314,47 @@ fn figures(result: &MeasurementResult) -> Option<Value> {
         "cable_mean_ns": cable.mean_ns,
         "cable_p95_ns": cable.p95_ns,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_without_a_fit_is_not_best_and_a_void_one_does_not_count() {
+        let best = ForeignComparison {
+            device: "switch".to_owned(),
+            kind: ForeignKind::Complex,
+            experiment: "bursts".to_owned(),
+            is_real_time: false,
+            ks_ours: 0.1,
+            ks_fifo: 0.2,
+            ks_hohn: 0.2,
+            p95_error_ours: 0.1,
+            p95_error_fifo: 0.2,
+            p95_error_hohn: 0.2,
+            loss_measured: 0.0,
+            loss_ours: 0.0,
+            resolution_ns: 1_000,
+        };
+        let uncompared = |is_void| UncomparedRun {
+            device: "switch".to_owned(),
+            kind: ForeignKind::Complex,
+            experiment: "bursts".to_owned(),
+            is_real_time: false,
+            is_void,
+            reason: "no model was fitted".to_owned(),
+        };
+        let (failed, void) = (uncompared(false), uncompared(true));
+        let share = |uncompared: &[&UncomparedRun]| {
+            share(
+                (&[&best], uncompared),
+                ForeignKind::Complex,
+                ForeignComparison::is_ours_best,
+            )
+        };
+        assert_eq!(share(&[]), Some(1.0));
+        assert_eq!(share(&[&void]), Some(1.0));
+        assert_eq!(share(&[&failed, &void]), Some(0.5));
+    }
 }

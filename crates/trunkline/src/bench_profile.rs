@@ -162,6 +162,24 @@ fn write_figure(out: &mut impl Write, name: &str, value: &Value) -> io::Result<(
             }
             Ok(())
         }
+        Value::Array(rows) if matches!(name, "foreign_uncompared" | "void_reproductions") => {
+            writeln!(out, "{name}: {} runs", rows.len())?;
+            for row in rows {
+                writeln!(
+                    out,
+                    "  {}, {}: {}{}",
+                    row["device"].as_str().unwrap_or("?"),
+                    row["experiment"].as_str().unwrap_or("?"),
+                    if row["is_void"] == Value::Bool(false) {
+                        "not the best, "
+                    } else {
+                        "void, "
+                    },
+                    row["reason"].as_str().unwrap_or("?"),
+                )?;
+            }
+            Ok(())
+        }
         Value::Array(rows) if name == "tcp_flows" => {
             writeln!(out, "{name}: greatest errors of a flow, by captures")?;
             for row in rows {
@@ -211,7 +229,9 @@ fn write_figure(out: &mut impl Write, name: &str, value: &Value) -> io::Result<(
 fn write_models(directory: &Path, foreign: &[ForeignResult]) -> Result<()> {
     for (number, result) in foreign.iter().enumerate() {
         let path = directory.join(format!("model-{number}.toml"));
-        let text = result.model_text()?;
+        let Some(text) = result.model_text()? else {
+            continue;
+        };
         fs::write(&path, text).with_context(|| path.display().to_string())?;
     }
     Ok(())

@@ -20,15 +20,17 @@ use anyhow::{Context, Result};
 use host::kernel;
 use host::progress::ProgressReporter;
 use host::run::LabRun;
-use profile::{MeasuredRun, MeasurementPlan, ModelFamily};
+use profile::{
+    ExperimentPurpose, MeasuredRun, MeasurementPlan, MeasurementSubject, ModelFamily, RunPlan,
+};
 use serde::Serialize;
 use vocab::DeviceModel;
 
-use crate::fitting::CalibratedRuns;
+use crate::fitting::{CalibratedRuns, unusable};
 use crate::validation::{ModelValidation, ValidatedModel, validate_runs};
 
 pub use kernel_router::{KERNEL_ROUTERS, RouterLimit};
-pub use reproduction::ModelReproduction;
+pub use reproduction::{ModelReproduction, VoidReproduction};
 
 /// Kind of a foreign device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -67,6 +69,26 @@ pub struct ForeignComparison {
     pub loss_measured: f64,
     /// Loss ratio of our model.
     pub loss_ours: f64,
+    /// Delays that differ by no more count as equal: the noise of the stamps, and at least a microsecond.
+    pub resolution_ns: u64,
+}
+
+/// A held-out run of a device without a comparison.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UncomparedRun {
+    /// Name of the device.
+    pub device: String,
+    /// Its kind.
+    pub kind: ForeignKind,
+    /// Held-out experiment.
+    pub experiment: String,
+    /// Set if the device ran in real time.
+    pub is_real_time: bool,
+    /// Set if the measurement of the run is void, so that it says nothing about any model. Otherwise a model
+    /// failed, and ours counts as not the best.
+    pub is_void: bool,
+    /// Why there is no comparison.
+    pub reason: String,
 }
 
 impl ForeignComparison {
@@ -92,32 +114,33 @@ impl ForeignComparison {
 /// A device that was measured, fitted and compared.
 #[derive(Debug)]
 pub struct ForeignResult {
-    /// The fitted model.
-    pub model: DeviceModel,
+    /// The fitted model; `None` if the device could not be fitted.
+    pub model: Option<DeviceModel>,
     /// Comparisons on its held-out runs.
     pub comparisons: Vec<ForeignComparison>,
+    /// Held-out runs without a comparison.
+    pub uncompared: Vec<UncomparedRun>,
     /// Held-out runs through the fitted model in the emulator, for devices in real time.
     pub reproductions: Vec<ModelReproduction>,
+    /// Held-out runs that could not be reproduced, or whose reproduction says nothing.
+    pub void_reproductions: Vec<VoidReproduction>,
     /// Remarks of the fit and of the validation.
     pub remarks: Vec<String>,
 }
 
 impl ForeignResult {
-    /// The fitted model as the text of a model file.
+    /// The fitted model as the text of a model file; `None` without a model.
     ///
     /// # Errors
     /// When TOML cannot express it.
-    pub fn model_text(&self) -> Result<String> {
-        toml::to_string(&self.model).context("writing a device model")
+    pub fn model_text(&self) -> Result<Option<String>> {
+        let text = self.model.as_ref().map(toml::to_string).transpose();
+        text.context("writing a device model")
     }
 }
 
-/// Measures the switches of these seeds in virtual time, and compares the models. A device that cannot
-/// be fitted gives an error.
-pub fn in_virtual_time(
-    seeds: Range<u64>,
-    progress: &dyn ProgressReporter,
-) -> Vec<Result<ForeignResult>> {
+/// Measures the switches of these seeds in virtual time, and compares the models.
+pub fn in_virtual_time(seeds: Range<u64>, progress: &dyn ProgressReporter) -> Vec<ForeignResult> {
     let count = seeds.end.saturating_sub(seeds.start).max(1);
     let plan = cell_switch::plan();
     let mut results = Vec::new();
@@ -138,7 +161,7 @@ pub fn in_virtual_time(
 pub const REAL_TIME_DEVICES: usize = KERNEL_ROUTERS.len() + 1;
 
 /// Measures those of the devices of the kernel and of user space that have these numbers, in real time,
-/// and compares the models. A device that cannot be made, measured, fitted or emulated gives an error.
+/// and compares the models. A device that cannot be made or measured gives an error.
 pub fn in_real_time(
     lab: &LabRun,
     numbers: Range<usize>,
@@ -168,13 +191,14 @@ pub fn in_real_time(
 
 fn contending_forwarders(lab: &LabRun, progress: &dyn ProgressReporter) -> Result<ForeignResult> {
     let (plan, runs) = contention::measure(lab, progress)?;
-    compare(contention::NAME, (ForeignKind::Complex, true), runs, &plan)
+    let kind = (ForeignKind::Complex, true);
+    Ok(compare(contention::NAME, kind, runs, &plan))
 }
 
 /// Measures a router of the kernel, compares the models, and runs ours in the emulator.
 ///
 /// # Errors
-/// When the router cannot be made, measured, fitted or emulated.
+/// When the router cannot be made or measured.
 pub fn kernel_router(
     lab: &LabRun,
     limit: RouterLimit,
@@ -182,36 +206,124 @@ pub fn kernel_router(
 ) -> Result<ForeignResult> {
     let (plan, runs) = kernel_router::measure(lab, limit, progress)?;
     let kind = (ForeignKind::SingleQueue, true);
-    let mut result = compare(&limit.name(), kind, runs.clone(), &plan)?;
-    result.reproductions = reproduction::reproduce(lab, &result.model, &plan, &runs)?;
+    let name = limit.name();
+    let mut result = compare(&name, kind, runs.clone(), &plan);
+    (result.reproductions, result.void_reproductions) = match &result.model {
+        Some(model) => match reproduction::reproduce(lab, model, &plan, &runs) {
+            Ok(both) => both,
+            Err(error) => (
+                Vec::new(),
+                all_void(
+                    &name,
+                    &plan,
+                    &format!("it could not be emulated: {error:#}"),
+                ),
+            ),
+        },
+        None => (
+            Vec::new(),
+            all_void(&name, &plan, "there is no model of the device"),
+        ),
+    };
     Ok(result)
 }
 
-/// Fits all models to the runs of a device, and compares them on those that are held out.
+fn all_void(device: &str, plan: &MeasurementPlan, reason: &str) -> Vec<VoidReproduction> {
+    held_out_plans(plan)
+        .map(|run| VoidReproduction {
+            device: device.to_owned(),
+            experiment: run.experiment,
+            reason: reason.to_owned(),
+        })
+        .collect()
+}
+
+/// Runs of the plan that validate a model.
+fn held_out_plans(plan: &MeasurementPlan) -> impl Iterator<Item = RunPlan> {
+    plan.runs().into_iter().filter(|run| {
+        run.purpose == ExperimentPurpose::HeldOut && run.subject == MeasurementSubject::Device
+    })
+}
+
+/// Fits all models to the runs of a device, and compares them on those that are held out. Every held-out
+/// run of the plan has a comparison, or is named without one.
 fn compare(
     name: &str,
     (kind, is_real_time): (ForeignKind, bool),
     runs: Vec<MeasuredRun>,
     plan: &MeasurementPlan,
-) -> Result<ForeignResult> {
-    let model = CalibratedRuns::new(runs.clone(), plan.ports)
-        .fit(name, ModelFamily::Full)
-        .with_context(|| name.to_owned())?
-        .model;
-    let validation = validate_runs(runs, plan.ports, &model).with_context(|| name.to_owned())?;
-    Ok(ForeignResult {
-        comparisons: comparisons(name, (kind, is_real_time), &validation),
-        model,
+) -> ForeignResult {
+    let measured: Vec<(RunPlan, Option<String>)> = held_out_plans(plan)
+        .map(|planned| {
+            let run = runs.iter().find(|run| is_same_run(&run.plan, &planned));
+            let void = match run {
+                Some(run) => unusable(run),
+                None => Some("its measurement is void".to_owned()),
+            };
+            (planned, void)
+        })
+        .collect();
+    let mut result = ForeignResult {
+        model: None,
+        comparisons: Vec::new(),
+        uncompared: Vec::new(),
         reproductions: Vec::new(),
-        remarks: validation.remarks,
-    })
+        void_reproductions: Vec::new(),
+        remarks: Vec::new(),
+    };
+    let (mut compared, mut failure) = (Vec::new(), None);
+    match CalibratedRuns::new(runs.clone(), plan.ports).fit(name, ModelFamily::Full) {
+        Ok(fit) => {
+            match validate_runs(runs, plan.ports, &fit.model) {
+                Ok(validation) => {
+                    (compared, result.comparisons) =
+                        comparisons(name, (kind, is_real_time), &validation)
+                            .into_iter()
+                            .unzip();
+                    result.remarks = validation.remarks;
+                }
+                Err(error) => failure = Some(format!("{error:#}")),
+            }
+            result.model = Some(fit.model);
+        }
+        Err(error) => failure = Some(format!("no model was fitted: {error}")),
+    }
+    result.remarks.extend(failure.clone());
+    for (planned, void) in measured {
+        if compared.iter().any(|one| is_same_run(one, &planned)) {
+            continue;
+        }
+        let reason = void.clone().or_else(|| failure.clone());
+        result.uncompared.push(UncomparedRun {
+            device: name.to_owned(),
+            kind,
+            experiment: planned.experiment,
+            is_real_time,
+            is_void: void.is_some(),
+            reason: reason.unwrap_or_else(|| {
+                "the device, our model or a baseline delivers none of its packets".to_owned()
+            }),
+        });
+    }
+    result
 }
 
+fn is_same_run(one: &RunPlan, other: &RunPlan) -> bool {
+    (&one.experiment, one.subject, one.repetition, one.size)
+        == (
+            &other.experiment,
+            other.subject,
+            other.repetition,
+            other.size,
+        )
+}
+
+/// The runs on which all three models predict something, with their comparisons.
 fn comparisons(
     name: &str,
     (kind, is_real_time): (ForeignKind, bool),
     validation: &ModelValidation,
-) -> Vec<ForeignComparison> {
+) -> Vec<(RunPlan, ForeignComparison)> {
     let scored = validation.runs.iter().filter_map(|run| {
         let score = |model| Some(run.prediction(model)?.score);
         let [ours, fifo, hohn] = [
@@ -219,7 +331,7 @@ fn comparisons(
             score(ValidatedModel::SingleQueue)?,
             score(ValidatedModel::FluidQueue)?,
         ];
-        Some(ForeignComparison {
+        let comparison = ForeignComparison {
             device: name.to_owned(),
             kind,
             experiment: run.plan.experiment.clone(),
@@ -232,7 +344,48 @@ fn comparisons(
             p95_error_hohn: hohn.p95_error(),
             loss_measured: ours.measured.loss_ratio,
             loss_ours: ours.predicted.loss_ratio,
-        })
+            resolution_ns: u64::try_from(validation.resolution.as_nanos()).unwrap_or(u64::MAX),
+        };
+        Some((run.plan.clone(), comparison))
     });
     scored.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_without_a_fit_keeps_its_runs_in_the_account() {
+        // Nothing arrives, so no model can be fitted.
+        let plan = cell_switch::plan();
+        let lost = plan.runs().into_iter().map(|run| MeasuredRun {
+            plan: run,
+            records: Vec::new(),
+        });
+        let result = compare("dead", (ForeignKind::Complex, false), lost.collect(), &plan);
+        assert!(result.model.is_none() && result.comparisons.is_empty());
+        let named: Vec<&str> = result
+            .uncompared
+            .iter()
+            .map(|run| run.experiment.as_str())
+            .collect();
+        assert_eq!(
+            named,
+            [
+                "bursts to all outputs",
+                "bursts to one output",
+                "closed-loop TCP"
+            ]
+        );
+        assert!(result.uncompared.iter().all(|run| !run.is_void));
+    }
+
+    #[test]
+    fn void_run_is_named_as_void() {
+        let plan = cell_switch::plan();
+        let result = compare("absent", (ForeignKind::Complex, true), Vec::new(), &plan);
+        assert_eq!(result.uncompared.len(), 3);
+        assert!(result.uncompared.iter().all(|run| run.is_void));
+    }
 }

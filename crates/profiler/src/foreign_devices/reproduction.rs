@@ -10,12 +10,15 @@ use std::time::Duration;
 use anyhow::Result;
 use host::progress::SilentProgress;
 use host::run::LabRun;
-use profile::{ExperimentPurpose, MeasuredRun, MeasurementPlan, MeasurementSubject, PacketFate};
+use profile::{
+    ExperimentPurpose, MeasuredRun, MeasurementPlan, MeasurementSubject, PacketFate, RunPlan,
+};
 use serde::Serialize;
 use vocab::DeviceModel;
 
+use super::held_out_plans;
 use crate::device_stand::DeviceStand;
-use crate::fitting::CalibratedRuns;
+use crate::fitting::{CalibratedRuns, unusable};
 
 /// Greatest error of the loss ratio, as a share of it or in absolute terms.
 const LOSS_ERROR_MAX: f64 = 0.2;
@@ -49,6 +52,17 @@ pub struct ModelReproduction {
     /// The delay of 95 % is within 10 % or the noise of the stamps. Where the noise is longer than 10 % of
     /// the delay, this says only that the measurement sees no difference.
     pub is_delay_within_noise: bool,
+}
+
+/// A held-out run whose reproduction says nothing, with the reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VoidReproduction {
+    /// Name of the device.
+    pub device: String,
+    /// Held-out experiment.
+    pub experiment: String,
+    /// Why it says nothing.
+    pub reason: String,
 }
 
 /// Loss ratio and delay of 95 % of a run.
@@ -98,7 +112,7 @@ impl ModelReproduction {
 }
 
 /// Measures the held-out runs of `plan` through `model` in the emulator, and compares them with those
-/// of the device among `measured`.
+/// of the device among `measured`. Every held-out run of the plan is among the results, or among the void ones.
 ///
 /// # Errors
 /// When the emulator does not run the model, or nothing is measured.
@@ -107,7 +121,8 @@ pub(super) fn reproduce(
     model: &DeviceModel,
     plan: &MeasurementPlan,
     measured: &[MeasuredRun],
-) -> Result<Vec<ModelReproduction>> {
+) -> Result<(Vec<ModelReproduction>, Vec<VoidReproduction>)> {
+    let planned = held_out_plans(plan);
     let mut plan = plan.clone();
     for experiment in &mut plan.experiments {
         if experiment.purpose != ExperimentPurpose::HeldOut {
@@ -124,32 +139,56 @@ pub(super) fn reproduce(
     let process = stand.emulate(model)?;
     let (again, _) = stand.measure(&plan, &SilentProgress)?;
     let account = process.stop_emulation()?;
-    let (device, device_noise) = held_out(measured.to_vec(), plan.ports);
-    let (emulated, emulated_noise) = held_out(again, plan.ports);
-    let noise = device_noise.max(emulated_noise);
-    let pairs = device.iter().filter_map(|one| {
-        let other = emulated.iter().find(|other| {
-            (&other.plan.experiment, other.plan.repetition)
-                == (&one.plan.experiment, one.plan.repetition)
-        })?;
-        Some(ModelReproduction::new(
-            &model.name,
-            &one.plan.experiment,
-            (figures(one)?, figures(other)?),
-            noise.as_nanos() as f64 / 1e3,
-            account.late_share,
-        ))
-    });
-    Ok(pairs.collect())
+    let (device_noise, emulated_noise) = (
+        CalibratedRuns::new(measured.to_vec(), plan.ports).resolution(),
+        CalibratedRuns::new(again.clone(), plan.ports).resolution(),
+    );
+    let noise = device_noise.max(emulated_noise).as_nanos() as f64 / 1e3;
+    let (mut pairs, mut void) = (Vec::new(), Vec::new());
+    for run in planned {
+        match pair(&run, measured, &again) {
+            Ok(figures) => pairs.push(ModelReproduction::new(
+                &model.name,
+                &run.experiment,
+                figures,
+                noise,
+                account.late_share,
+            )),
+            Err(reason) => void.push(VoidReproduction {
+                device: model.name.clone(),
+                experiment: run.experiment,
+                reason,
+            }),
+        }
+    }
+    Ok((pairs, void))
 }
 
-/// The held-out runs, and the noise of their stamps.
-fn held_out(runs: Vec<MeasuredRun>, ports: u16) -> (Vec<MeasuredRun>, Duration) {
-    let calibrated = CalibratedRuns::new(runs, ports);
-    let noise = calibrated.resolution();
-    let mut runs = calibrated.runs;
-    runs.retain(|run| run.plan.purpose == ExperimentPurpose::HeldOut);
-    (runs, noise)
+/// Figures of a planned run of the device and of its model, or the reason why there are none.
+fn pair(
+    planned: &RunPlan,
+    measured: &[MeasuredRun],
+    again: &[MeasuredRun],
+) -> Result<(RunFigures, RunFigures), String> {
+    let of = |runs: &[MeasuredRun], subject: &str| {
+        let run = runs.iter().find(|run| {
+            run.plan.purpose == ExperimentPurpose::HeldOut
+                && (&run.plan.experiment, run.plan.repetition)
+                    == (&planned.experiment, planned.repetition)
+        });
+        let run = run.ok_or_else(|| format!("the run of the {subject} is void or missing"))?;
+        match unusable(run) {
+            Some(reason) => Err(format!("the run of the {subject} is void: {reason}")),
+            None => Ok(figures(run)),
+        }
+    };
+    let device = of(measured, "device")?.ok_or("the device delivered no packet")?;
+    // A model that delivers nothing is wrong, and not void.
+    let model = of(again, "emulated model")?.unwrap_or(RunFigures {
+        loss: 1.0,
+        p95_us: f64::INFINITY,
+    });
+    Ok((device, model))
 }
 
 /// The figures of a run; `None` if nothing arrived.
@@ -175,6 +214,9 @@ fn figures(run: &MeasuredRun) -> Option<RunFigures> {
 
 #[cfg(test)]
 mod tests {
+    use profile::PacketRecord;
+    use vocab::Time;
+
     use super::*;
 
     fn reproduction(loss: [f64; 2], p95_us: [f64; 2]) -> ModelReproduction {
@@ -190,6 +232,56 @@ mod tests {
         assert!(reproduction([0.1, 0.119], [100.0, 109.0]).is_near());
         assert!(!reproduction([0.1, 0.121], [100.0, 100.0]).is_near());
         assert!(reproduction([0.0, 0.000_4], [100.0, 100.0]).is_near());
+    }
+
+    /// A held-out run with these arrivals in ns, each of a packet that was sent at zero.
+    fn run(arrivals: &[Option<u64>], fate: PacketFate) -> MeasuredRun {
+        let plan = MeasurementPlan::from_toml(
+            r#"
+            name = "test"
+            ports = 2
+            [[experiment]]
+            name = "bursts"
+            purpose = "held-out"
+            traffic = [{ from = [0], to = [1], packets = 2, sizes = [{ size = "100B" }],
+                pattern = { kind = "constant", packets_per_second = 1.0 } }]
+            "#,
+        )
+        .unwrap();
+        let record = |(number, at): (usize, &Option<u64>)| PacketRecord {
+            sequence: number as u64,
+            flow: 0,
+            size: 100,
+            input: 0,
+            output: 1,
+            sent: Time::ZERO,
+            received: at.map(Time::from_nanos),
+            fate: at.map_or(fate, |_| PacketFate::Delivered),
+        };
+        MeasuredRun {
+            plan: plan.runs().remove(0),
+            records: arrivals.iter().enumerate().map(record).collect(),
+        }
+    }
+
+    #[test]
+    fn void_run_is_named_and_a_silent_model_is_wrong() {
+        let good = [run(&[Some(1_000), Some(2_000)], PacketFate::Lost)];
+        let planned = good[0].plan.clone();
+        assert!(pair(&planned, &good, &good).is_ok());
+        let void = [run(&[Some(1_000), None], PacketFate::LostAtPort)];
+        for (device, model) in [
+            (&void[..], &good[..]),
+            (&good[..], &void[..]),
+            (&good[..], &[]),
+        ] {
+            let reason = pair(&planned, device, model).unwrap_err();
+            assert!(reason.contains("void"), "{reason}");
+        }
+        let silent = [run(&[None, None], PacketFate::Lost)];
+        let both = pair(&planned, &good, &silent).unwrap();
+        let reproduction = ModelReproduction::new("", "", both, 30.0, 0.0);
+        assert!(!reproduction.is_near() && !reproduction.is_near_within_noise());
     }
 
     #[test]
