@@ -158,6 +158,9 @@ fn short_name(kind: ParameterKind) -> String {
         ParameterKind::OutputQueue => "output queue".to_owned(),
         ParameterKind::OutputSlot => "slot of the queue".to_owned(),
         ParameterKind::EarlyDrops => "early drops".to_owned(),
+        ParameterKind::CodelTarget => "target of CoDel".to_owned(),
+        ParameterKind::CodelInterval => "interval of CoDel".to_owned(),
+        ParameterKind::StandingDelay => "standing delay".to_owned(),
         ParameterKind::InputQueue => "input queue".to_owned(),
         ParameterKind::PolicerRate => "policer rate".to_owned(),
         ParameterKind::PolicerBurst => "burst of the policer".to_owned(),
@@ -167,9 +170,11 @@ fn short_name(kind: ParameterKind) -> String {
 
 fn with_unit(kind: ParameterKind, value: f64, model: &DeviceModel) -> String {
     match kind {
-        ParameterKind::Transit { .. } | ParameterKind::ServiceTime { .. } => {
-            format!("{:.2} us", value / 1e3)
-        }
+        ParameterKind::Transit { .. }
+        | ParameterKind::ServiceTime { .. }
+        | ParameterKind::CodelTarget
+        | ParameterKind::CodelInterval
+        | ParameterKind::StandingDelay => format!("{:.2} us", value / 1e3),
         ParameterKind::ServerCount => format!("{value:.0}"),
         ParameterKind::EarlyDrops => format!("{:.1} % of the drops", value * 100.0),
         ParameterKind::OutputRate | ParameterKind::PolicerRate => {

@@ -6,6 +6,7 @@
 //!  bursts on one input ───► queue.rs      input queue
 //!  overload by size ──────► line.rs       serialisation time: rate and overhead
 //!        │  with all above  queue.rs      occupancy at each arrival: unit and limit
+//!        ├─ early drops ──► aqm.rs        CoDel, or the wait at which the queue stands
 //!        ├────────────────► bucket.rs     rate without serialisation: shaper or policer
 //!        └────────────────► search.rs     what the data leaves open, and all of a baseline's output
 //! ```
@@ -17,6 +18,7 @@
 //! A parameter that the records do not determine is named with the reason, and the model then
 //! holds a neutral value for it.
 
+mod aqm;
 mod bucket;
 mod line;
 mod occupancy;
@@ -215,7 +217,18 @@ pub fn fit_device(runs: &[MeasuredRun], options: &FitOptions) -> Result<DeviceFi
                 if let Some(limit) = queue::fit(&arrivals, &model, &mut parameters) {
                     model.output.queue = limit;
                 }
-                refine_limit(&mut model, (&overloads, &lone.least), options, &parameters);
+                let has_early_drops = parameters
+                    .iter()
+                    .any(|one| one.kind == ParameterKind::EarlyDrops);
+                if has_early_drops && model.output.rate.is_some() {
+                    model.output.aqm = aqm::fit(&overloads, &model, options, &mut parameters);
+                }
+                if model.output.aqm.is_some() {
+                    // It keeps the queue from being full.
+                    model.output.queue = DeviceQueueLimit::Bytes(UNKNOWN_QUEUE);
+                } else {
+                    refine_limit(&mut model, (&overloads, &lone.least), options, &parameters);
+                }
             }
         }
         ModelFamily::SingleQueue | ModelFamily::FluidQueue => {

@@ -108,7 +108,7 @@ fn arrivals_of_run(
 
 /// The packets that came to the device, in the order of transmission: without those that our own port lost,
 /// and without further copies.
-fn packets_at_device(records: &[PacketRecord]) -> Vec<&PacketRecord> {
+pub(super) fn packets_at_device(records: &[PacketRecord]) -> Vec<&PacketRecord> {
     let mut packets: Vec<&PacketRecord> = records
         .iter()
         .filter(|record| !matches!(record.fate, PacketFate::LostAtPort | PacketFate::Duplicated))

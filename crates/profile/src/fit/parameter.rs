@@ -28,6 +28,13 @@ pub enum ParameterKind {
     /// Share of the output's drops that met a queue far below its fullest: active queue management,
     /// or another cause that the model does not have.
     EarlyDrops,
+    /// Target of CoDel, in ns.
+    CodelTarget,
+    /// Interval of CoDel, in ns.
+    CodelInterval,
+    /// Wait at which a queue with early drops stands under overload, in ns; the interval has 90 % of the
+    /// waits.
+    StandingDelay,
     /// Limit of an input queue.
     InputQueue,
     /// Rate of the policer, in bit/s.
@@ -49,6 +56,9 @@ impl fmt::Display for ParameterKind {
             ParameterKind::OutputQueue => out.write_str("output_queue"),
             ParameterKind::OutputSlot => out.write_str("output_slot_bytes"),
             ParameterKind::EarlyDrops => out.write_str("early_drop_share"),
+            ParameterKind::CodelTarget => out.write_str("codel_target_ns"),
+            ParameterKind::CodelInterval => out.write_str("codel_interval_ns"),
+            ParameterKind::StandingDelay => out.write_str("standing_delay_ns"),
             ParameterKind::InputQueue => out.write_str("input_queue"),
             ParameterKind::PolicerRate => out.write_str("policer_rate_bps"),
             ParameterKind::PolicerBurst => out.write_str("policer_burst_bytes"),

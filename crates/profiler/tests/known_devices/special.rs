@@ -254,6 +254,44 @@ fn managed_device(aqm: Option<AqmModel>, packets: u64) -> DeviceModel {
     device
 }
 
+/// CoDel is found with its parameters; PIE and RED have no kind, but a delay at which the queue stands.
+fn check_management(aqm: AqmModel, fit: &DeviceFit) {
+    let interval_of = |kind| {
+        let found = fit.parameter(kind);
+        let found = found.unwrap_or_else(|| panic!("{aqm:?}, {kind}: {fit:?}"));
+        println!("{found:?}");
+        found.low..=found.high
+    };
+    match (aqm, fit.model.output.aqm) {
+        (
+            AqmModel::Codel { target, interval },
+            Some(AqmModel::Codel {
+                target: found,
+                interval: found_interval,
+            }),
+        ) => {
+            let near = |one: Duration, other: Duration| {
+                (one.as_secs_f64() / other.as_secs_f64() - 1.0).abs() < 0.1
+            };
+            assert!(
+                near(found, target) && near(found_interval, interval),
+                "{fit:?}"
+            );
+            let nanoseconds = |span: Duration| span.as_nanos() as f64;
+            assert!(interval_of(ParameterKind::CodelTarget).contains(&nanoseconds(target)));
+            assert!(interval_of(ParameterKind::CodelInterval).contains(&nanoseconds(interval)));
+        }
+        (AqmModel::Pie { target }, None) => {
+            let standing = interval_of(ParameterKind::StandingDelay);
+            assert!(standing.contains(&(target.as_nanos() as f64)), "{fit:?}");
+        }
+        (AqmModel::Red { .. }, None) => {
+            interval_of(ParameterKind::StandingDelay);
+        }
+        (aqm, found) => panic!("{aqm:?} was found as {found:?}: {fit:?}"),
+    }
+}
+
 #[test]
 fn managed_queues_have_no_limit_with_confidence() {
     let managements = [
@@ -261,8 +299,15 @@ fn managed_queues_have_no_limit_with_confidence() {
             target: Duration::from_millis(5),
             interval: Duration::from_millis(100),
         },
+        AqmModel::Codel {
+            target: Duration::from_millis(15),
+            interval: Duration::from_millis(60),
+        },
         AqmModel::Pie {
             target: Duration::from_millis(15),
+        },
+        AqmModel::Pie {
+            target: Duration::from_millis(30),
         },
         AqmModel::Red {
             minimum: ByteCount::new(30_000),
@@ -282,6 +327,7 @@ fn managed_queues_have_no_limit_with_confidence() {
             .unwrap_or_else(|| panic!("{aqm:?}: {fit:?}"));
         println!("{aqm:?}: {early:?}");
         assert!(early.value > 0.01, "{aqm:?}: {fit:?}");
+        check_management(aqm, &fit);
         let rate = fit.model.output.rate.unwrap().bits_per_second();
         assert!(percent(rate, 10_000_000) < 1.0, "{aqm:?}: {fit:?}");
     }
