@@ -248,7 +248,11 @@ fn remove_leftovers(directory: &Path) {
             }
             std::thread::sleep(KILL_PAUSE);
         }
-        if let Err(error) = command::run("ip", ["netns", "del", name]) {
+        let deleted = command::run("ip", ["netns", "del", name]);
+        // Another run that starts at this moment removes the same leftovers.
+        if let Err(error) = deleted
+            && namespace_path(name).exists()
+        {
             tracing::warn!(name, %error, "a namespace could not be deleted");
         }
     }
