@@ -64,7 +64,7 @@ pub struct CellResult {
     pub failures: Vec<String>,
     /// Set if it transfers less than its document.
     pub is_shortened: bool,
-    /// Bytes that it transfers.
+    /// Bytes that it transfers; of a file set that is not measured, 0.
     pub bytes: u64,
     /// Throughput of the real campaign beside a simulation, in kB/s.
     pub real_kb_s: Option<f64>,
@@ -537,6 +537,9 @@ impl CellResult {
     }
 
     fn finish(&mut self, plan: &CellPlan) {
+        if let (0, Some(pass)) = (self.bytes, self.passes.first()) {
+            self.bytes = pass.files.iter().map(|file| file.bytes).sum();
+        }
         let repeats = *plan.repeats.get_ref() as usize;
         if self.status == CellStatus::NotSimulated || self.throughputs_kb_s.is_empty() {
             return;

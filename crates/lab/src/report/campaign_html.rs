@@ -22,7 +22,7 @@ use crate::cells::{
 
 /// Style of campaign reports beside that of all reports.
 const CAMPAIGN_STYLE: &str = "
-svg.narrow { display: none; }
+svg.wide { max-width: 60rem; } svg.narrow { display: none; max-width: 30rem; }
 h2, h3 { break-after: avoid; } figure { margin: 0.6rem 0; break-inside: avoid; }
 th { vertical-align: bottom; } thead tr + tr th:first-child { text-align: right; } td.text, th.text { text-align: left; }
 svg.key { width: 12px; height: 12px; } .legend { margin: 0.3rem 0; } .legend span { white-space: nowrap; margin-right: 0.9rem; }
@@ -31,11 +31,11 @@ code, td.text { overflow-wrap: anywhere; }
 @media (max-width: 640px) {
   body { margin: 0.6rem auto; padding: 0 0.5rem; }
   table { font-size: 0.72rem; } th, td { padding: 0.15rem 0.2rem; }
-  svg.wide { display: none; } svg.narrow { display: block; }
 }
+@media screen and (max-width: 780px) { svg.wide { display: none; } svg.narrow { display: block; } }
 @media print {
-  :root { color-scheme: light; } body { max-width: none; margin: 0; font-size: 10pt; }
-  table { font-size: 8pt; } tr { break-inside: avoid; } details { display: none; }
+  :root { color-scheme: light; } body { max-width: none; margin: 0; padding: 0; font-size: 10pt; }
+  table { font-size: 8.5pt; } tr { break-inside: avoid; } details { display: none; }
 }
 ";
 

@@ -13,7 +13,7 @@ use super::published;
 use super::rows::{ResultRow, document_times, rows, sums};
 use crate::campaign::{PassKind, TestNodes, TestResults};
 use crate::cells::{CampaignOutcome, PublishedEvaluation};
-use crate::workload::WorkloadKind;
+use crate::workload::{TransferDirection, WorkloadKind};
 
 /// Row of a table of file sets: seconds in each pass.
 struct SecondsRow {
@@ -29,6 +29,8 @@ struct SecondsTable<'a> {
     rows: Vec<SecondsRow>,
     /// Text below the figure, as HTML.
     note: String,
+    /// True if the client sends the files.
+    is_upload: bool,
 }
 
 /// Passes of the published figures.
@@ -79,15 +81,12 @@ fn file_tables(is_published: bool, test: &TestResults) -> Vec<SecondsTable<'_>> 
                 .map(|time| by_pass(time.baseline_s, time.cold_s, time.warm_s))
                 .unwrap_or_default(),
         };
-        let warm = sum.figures.get(&PassKind::Warm);
-        let share = sum.share(PassKind::Warm, |figures| figures.wan_bytes);
-        let note = warm.zip(share).map_or(String::new(), |(warm, share)| {
-            format!(
-                "Warm, all files together: {:.0} bytes over the WAN, {:.1} % of the baseline.",
-                warm.wan_bytes,
-                share * 100.0
-            )
-        });
+        let kind: Option<WorkloadKind> = sum.workload.parse().ok();
+        let is_upload = kind.is_some_and(|kind| kind.way() == TransferDirection::Upload);
+        let mut note = warm_text(&sum);
+        if is_upload {
+            note += &session_text(&sum);
+        }
         let title = is_published.then(|| published::waas_title(&sum.workload));
         SecondsTable {
             title: title.flatten().unwrap_or(&sum.workload).to_owned(),
@@ -98,9 +97,38 @@ fn file_tables(is_published: bool, test: &TestResults) -> Vec<SecondsTable<'_>> 
                 .map(seconds)
                 .collect(),
             note,
+            is_upload,
         }
     });
     tables.collect()
+}
+
+/// Sentence about the bytes of the warm pass, if there is one.
+fn warm_text(sum: &ResultRow) -> String {
+    let share = sum.share(PassKind::Warm, |figures| figures.wan_bytes);
+    let warm = sum.figures.get(&PassKind::Warm).zip(share);
+    warm.map_or(String::new(), |(warm, share)| {
+        format!(
+            "Warm, all files together: {:.0} bytes over the WAN, {:.1} % of the baseline. ",
+            warm.wan_bytes,
+            share * 100.0
+        )
+    })
+}
+
+/// Sentence about the sessions of an upload. A node confirms the data to the client before the data has crossed the link, so
+/// only the end of the session shows that the server has it.
+fn session_text(sum: &ResultRow) -> String {
+    let sessions: Vec<String> = sum
+        .figures
+        .iter()
+        .map(|(pass, figures)| format!("{} {:.2} s", pass.name(), figures.window_s))
+        .collect();
+    format!(
+        "Nodes confirm data before it has crossed the link, so the seconds above end when the client has sent \
+         everything. The server had everything at the end of the sessions, which took, all together: {}.",
+        sessions.join(", ")
+    )
 }
 
 /// Sums of all tables, and by how much nodes divide the time of the baseline.
@@ -148,6 +176,10 @@ fn write_overview(out: &mut String, tables: &[SecondsTable<'_>]) -> Result<()> {
         *out += "</tr>\n";
     }
     *out += "</tbody></table>\n";
+    if tables.iter().any(|table| table.is_upload) {
+        *out += "<p>Of uploads, these are the times of the client: nodes confirm data before it has crossed the \
+                 link. The text below the figures of uploads says when the server had everything.</p>\n";
+    }
     Ok(())
 }
 
@@ -340,6 +372,7 @@ fn document_tables(is_published: bool, test: &TestResults) -> Vec<SecondsTable<'
             test,
             rows,
             note: DOCUMENT_METHOD[part].to_owned(),
+            is_upload: false,
         }
     };
     parts.map(table).into()

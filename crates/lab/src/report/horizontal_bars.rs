@@ -31,9 +31,8 @@ pub(super) struct BarSeries {
     pub(super) is_published: bool,
 }
 
-/// Width in pixels and font of the two forms. The page shows the wide one from 640 pixels on, and scales it by 0.8 at
-/// least.
-const FORMS: [(&str, u32, u32); 2] = [("wide", 760, 14), ("narrow", 340, 12)];
+/// Width in pixels and font of the two forms, as for [lines](super::lines).
+const FORMS: [(&str, u32, u32); 2] = [("wide", 760, 15), ("narrow", 340, 14)];
 /// Height of a bar, and of the gap between two groups, in pixels.
 const BAR: u32 = 7;
 const GAP: u32 = 8;
@@ -89,7 +88,7 @@ fn draw(
     let bars_height = step * groups.len() as u32;
     let axis_height = font * 3;
     let longest = groups.iter().map(|group| group.name.chars().count()).max();
-    let names_width = font * (longest.unwrap_or(0) as u32 + 3) * 3 / 5;
+    let names_width = font * (longest.unwrap_or(0) as u32 + 4) / 2;
     let values = groups
         .iter()
         .flat_map(|group| group.values.iter().flatten());
