@@ -245,6 +245,22 @@ pub(crate) const NAMES_KEPT: usize = 1 << 20;
 /// [`AHEAD_MAX`].
 pub(crate) const BEHIND_MAX: u64 = 8 << 20;
 
+/// The least room in a tree for which WRITEs are answered early, in bytes: those under way, and what other clients
+/// write on a gigabit network in half a second.
+pub(crate) const ROOM_MIN: u64 = BEHIND_MAX + (64 << 20);
+
+/// The age from which a WRITE calls for the room again: a question to a server beside the far half costs
+/// nothing once a second.
+pub(crate) const ROOM_REFRESH: Duration = Duration::from_secs(1);
+
+/// The age up to which the known room allows an open's WRITEs to be answered before the next answer is there:
+/// as long as the near half trusts a licence ([`FRESH_FOR`]).
+pub(crate) const ROOM_LASTS: Duration = Duration::from_secs(10);
+
+/// The time for which no WRITE in a tree is answered early after the server has refused one for want of
+/// room: others may use up what is freed.
+pub(crate) const FULL_LASTS: Duration = Duration::from_secs(60);
+
 /// The longest WRITE that is answered early: as [`AHEAD_BLOCK_MAX`].
 pub(crate) const BEHIND_BLOCK_MAX: u32 = 1 << 20;
 

@@ -3,7 +3,7 @@
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
 //!                 Listed + payload · Key · Sealing · Forget · Sealed + message · Offer · LeasedOffer
-//!                 Lease · FileSystem · Information · Missing · ListingOffer · Speaks
+//!                 Lease · FileSystem · Information · Missing · ListingOffer · MayWrite · Speaks
 //!  near ──► far   Speaks · Beat · Again · Dropped · Revoked · Forgot · Sealed + message · Took · Unwanted
 //! ```
 //! A frame is the content of one frame segment. Its numbers are never reused.
@@ -55,6 +55,7 @@ const MISSING: u8 = 28;
 const UNWANTED: u8 = 29;
 const LISTING_OFFER: u8 = 30;
 const DROPPED: u8 = 31;
+const MAY_WRITE: u8 = 32;
 
 /// The version in [`HalfFrame::Speaks`] of a near half that accepts keys. A near half that sends
 /// none accepts no keys.
@@ -79,6 +80,8 @@ pub(crate) const OFFICE_REQUESTS: u8 = 8;
 pub(crate) const LOOKS: u8 = 9;
 /// The version of halves that also know [`HalfFrame::ListingOffer`].
 pub(crate) const LISTING_OFFERS: u8 = 10;
+/// The version of halves that also know [`HalfFrame::MayWrite`].
+pub(crate) const LATE_WRITES: u8 = 11;
 
 /// The requests that the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,6 +248,9 @@ pub(crate) enum HalfFrame {
     /// This open shares its file with all others of this lease: a change through one of them
     /// applies to each.
     Lease { file: FileId, key: LeaseKey },
+    /// From here on WRITEs of this licensed open may be answered as well, as if its [`HalfFrame::Licence`] had
+    /// said so.
+    MayWrite { file: FileId, may_set: bool },
 }
 
 impl HalfFrame {
@@ -442,6 +448,9 @@ impl HalfFrame {
                 .u32(tree)
                 .u8(guard_number(guard)),
             HalfFrame::Lease { file, key } => writer.u8(LEASE).bytes(&file.0).bytes(&key.0),
+            HalfFrame::MayWrite { file, may_set } => {
+                writer.u8(MAY_WRITE).bytes(&file.0).u8(u8::from(may_set))
+            }
         };
         FlowSegment::frame(writer.finish())
     }
@@ -656,6 +665,10 @@ impl HalfFrame {
                     rest,
                 }
             }
+            MAY_WRITE => HalfFrame::MayWrite {
+                file: file(&mut reader)?,
+                may_set: reader.u8()? != 0,
+            },
             UNWANTED => HalfFrame::Unwanted {
                 file: file(&mut reader)?,
                 session: reader.u64()?,
@@ -809,6 +822,10 @@ mod tests {
                 to: 1 << 40,
             },
             HalfFrame::Revoked { file },
+            HalfFrame::MayWrite {
+                file,
+                may_set: true,
+            },
             HalfFrame::Listed {
                 file,
                 position: 9,

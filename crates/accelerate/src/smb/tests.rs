@@ -21,6 +21,7 @@ mod questions;
 mod races;
 mod reading;
 mod relaxed;
+mod room;
 mod sealed;
 mod signed;
 mod writing;

@@ -283,6 +283,7 @@ impl Smb2FarHalf {
         if !is_interim {
             self.connection.learn(&header, head.body());
             self.ask_for_company();
+            self.note_refused_room(now, &head.header, &request);
             self.finished(now, &mut head, rest, request);
             self.looked(&head);
         }
@@ -471,6 +472,7 @@ impl Smb2FarHalf {
             }
             RequestPurpose::Closes(file) => self.stays_open(now, file),
             RequestPurpose::Ends { session, tree } if header.status == status::SUCCESS => {
+                self.room.forget(session, tree);
                 for file in self.files() {
                     let open = &self.opens[&file];
                     if open.session == session && tree.is_none_or(|tree| tree == open.tree) {
@@ -516,6 +518,7 @@ impl Smb2FarHalf {
             | RequestPurpose::Ahead { .. }
             | RequestPurpose::ListsAhead(_)
             | RequestPurpose::AsksFileSystem { .. }
+            | RequestPurpose::AsksRoom { .. }
             | RequestPurpose::AsksAhead { .. }
             | RequestPurpose::OpensAhead(_)
             | RequestPurpose::LooksAhead(_)
@@ -576,7 +579,8 @@ impl Smb2FarHalf {
             };
         let is_watched = opened.lease.is_some() && !answer.is_directory();
         if is_exclusive || is_watched || (is_ours && answer.oplock_level != oplock_level::NONE) {
-            self.serve(&header, &answer, is_exclusive, opened);
+            self.serve(now, &header, &answer, is_exclusive, opened);
+            self.ask_room(now, answer.file);
         }
         self.finish_opening(now, answer.file);
     }
@@ -722,6 +726,7 @@ impl Smb2FarHalf {
     /// that both halves see every request that names it.
     pub(super) fn serve(
         &mut self,
+        now: Time,
         header: &Smb2Header,
         answer: &CreateResponse,
         is_exclusive: bool,
@@ -737,8 +742,13 @@ impl Smb2FarHalf {
         // An open that outlives its connection would hide that WRITEs were lost with it, those through another
         // of its lease as well: it keeps the file as its client knows it.
         let is_outlived = opened.is_durable || lease.is_some_and(|key| self.has_durable_kin(key));
-        let may_write = opened.may_write && is_exclusive && !is_outlived && write_max > 0;
-        let may_set = may_write && opened.may_set && self.near_takes_compounds;
+        let is_writer = opened.may_write && is_exclusive && !is_outlived && write_max > 0;
+        let tree = (header.session, header.tree);
+        // A near half that cannot be told later is told now, until the server says how much room there is.
+        let has_room = self.room.has_room(now, tree)
+            || !self.near_takes_late_writes && self.room.is_unknown(now, tree);
+        // Another connection of the client's waits for the end of all WRITEs that were answered.
+        let may_answer_writes = has_room && self.stops_by().is_none();
         let may_close = is_exclusive && !opened.is_durable;
         let mut open = TrackedOpen::new(header.session, header.tree, opened.is_ours);
         open.guard = opened.guard;
@@ -747,12 +757,13 @@ impl Smb2FarHalf {
         open.is_durable = opened.is_durable;
         if is_exclusive {
             open.grant = LicenceState::Held;
-            open.may_write = may_write;
-            open.may_set = may_set;
-            open.may_cut = may_write && self.near_takes_compounds;
-            open.may_allocate = may_write && self.near_takes_office_requests;
+            open.sets_attributes = opened.may_set;
             open.may_close = may_close;
         }
+        if is_writer && may_answer_writes {
+            open.allow_writes(self.near_takes_compounds, self.near_takes_office_requests);
+        }
+        open.awaits_room = is_writer && !may_answer_writes;
         if is_exclusive || open.lease.is_some() {
             self.tell_key(header.session);
             self.tell_near(HalfFrame::Licence(OpenLicence {
@@ -760,8 +771,8 @@ impl Smb2FarHalf {
                 session: header.session,
                 tree: header.tree,
                 may_read,
-                may_write,
-                may_set,
+                may_write: open.may_write,
+                may_set: open.may_set,
                 may_close,
                 may_close_renamed: false,
                 guard: opened.guard,
@@ -851,6 +862,9 @@ impl Smb2FarHalf {
                 class,
                 position,
             } => return self.send_file_system_reply(head, file, class, position),
+            RequestPurpose::AsksRoom { session, tree, at } => {
+                return self.room_answered(now, head, (session, tree), at);
+            }
             _ => {}
         }
         if let RequestPurpose::ListsAhead(file) = request.purpose {

@@ -5,6 +5,7 @@
 //! client's query follows at once. The client's own query still goes to the server, so that the two
 //! halves need not agree on the fate of an answer (docs/decisions/0047).
 
+use super::open::TrackedOpen;
 use super::{RequestPurpose, Smb2FarHalf, StreamFinish};
 use crate::smb::frames::HalfFrame;
 use crate::smb::wire::FileId;
@@ -84,14 +85,19 @@ impl Smb2FarHalf {
         if !is_idle || self.client_finish != StreamFinish::Open {
             return None;
         }
-        let mut header = self.opens.get(&file)?.request(command::QUERY_INFO);
+        self.opens.get(&file).map(|open| self.query_header(open))
+    }
+
+    /// Returns the header of a QUERY_INFO of our own.
+    pub(super) fn query_header(&self, open: &TrackedOpen) -> Smb2Header {
+        let mut header = open.request(command::QUERY_INFO);
         let is_large = self
             .connection
             .negotiated()
             .is_some_and(|agreed| agreed.is_large_mtu());
         header.credit_charge = u16::from(is_large);
         header.credits = 1;
-        Some(header)
+        header
     }
 
     /// The server has answered it.

@@ -49,6 +49,7 @@ mod query_ahead;
 pub(crate) mod read_ahead;
 mod read_habits;
 mod requests;
+mod room;
 mod sealing;
 mod sessions;
 
@@ -59,8 +60,8 @@ use vocab::{FlowSegment, SeededRandom, SegmentKind, Time};
 
 use super::config::{ConsistencyMode, SmbSettings};
 use super::frames::{
-    COMPOUNDS, HalfFrame, LEASED_OFFERS, LISTING_OFFERS, LOOKS, OFFICE_REQUESTS, TAKES_KEYS,
-    TAKES_LEASES, TAKES_OFFERS, TAKES_SEALING,
+    COMPOUNDS, HalfFrame, LATE_WRITES, LEASED_OFFERS, LISTING_OFFERS, LOOKS, OFFICE_REQUESTS,
+    TAKES_KEYS, TAKES_LEASES, TAKES_OFFERS, TAKES_SEALING,
 };
 use super::keys::PendingSetUps;
 use super::listing::DirectoryQuery;
@@ -152,6 +153,8 @@ enum RequestPurpose {
         class: u8,
         position: u64,
     },
+    /// Our own question for the room in this tree.
+    AsksRoom { session: u64, tree: u32, at: Time },
     /// A question about this open.
     Asks {
         file: FileId,
@@ -290,6 +293,9 @@ pub(crate) struct Smb2FarHalf {
     near_takes_looks: bool,
     looks: look_ahead::LookHabits,
     near_takes_listing_offers: bool,
+    /// The same of [`LATE_WRITES`].
+    near_takes_late_writes: bool,
+    room: room::RoomTable,
     children: list_children::ChildListings,
     deleting: give_way::DeletingOpens,
 
@@ -364,6 +370,8 @@ impl Smb2FarHalf {
             near_takes_looks: false,
             looks: look_ahead::LookHabits::default(),
             near_takes_listing_offers: false,
+            near_takes_late_writes: false,
+            room: room::RoomTable::default(),
             children: list_children::ChildListings::default(),
             deleting: give_way::DeletingOpens::default(),
             client_finish: StreamFinish::Open,
@@ -446,6 +454,7 @@ impl Smb2FarHalf {
             self.state = FarState::Engaged;
             if self.near_takes_compounds {
                 let known = [
+                    (self.near_takes_late_writes, LATE_WRITES),
                     (self.near_takes_listing_offers, LISTING_OFFERS),
                     (self.near_takes_looks, LOOKS),
                     (self.near_takes_office_requests, OFFICE_REQUESTS),
@@ -479,6 +488,7 @@ impl Smb2FarHalf {
                 self.near_takes_office_requests = version >= OFFICE_REQUESTS;
                 self.near_takes_looks = version >= LOOKS;
                 self.near_takes_listing_offers = version >= LISTING_OFFERS;
+                self.near_takes_late_writes = version >= LATE_WRITES;
             }
             Ok(Some(HalfFrame::Sealed { session })) => self.request_sealed(session),
             Ok(Some(HalfFrame::Took { file })) => {

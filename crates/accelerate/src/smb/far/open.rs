@@ -60,6 +60,10 @@ pub(crate) struct TrackedOpen {
     pub(crate) may_cut: bool,
     /// The same of those to set the allocation.
     pub(crate) may_allocate: bool,
+    /// Its WRITEs may be answered once its tree is known to have room.
+    pub(crate) awaits_room: bool,
+    /// Its client may set times and attributes.
+    pub(crate) sets_attributes: bool,
     /// The near half may answer its CLOSE before the server does.
     pub(crate) may_close: bool,
     pub(crate) reads: Option<ReadAhead>,
@@ -95,8 +99,12 @@ pub(crate) struct TrackedOpen {
     pub(super) questions: AskedQuestions,
     /// The names to look for behind its own, once its first data is sent.
     pub(super) looks: Option<DelayedLooks>,
-    /// The server has broken the oplock meanwhile; the CLOSE gives it back if it succeeds.
+    /// The licence has to end, and the CLOSE ends it if it succeeds.
     pub(crate) is_broken: bool,
+    /// The server wants the oplock back, and has not been answered.
+    pub(crate) is_recalled: bool,
+    /// The oplock is this half's still, although nothing is answered under it any more.
+    pub(crate) keeps_oplock: bool,
 }
 
 /// A READ that waits.
@@ -124,6 +132,8 @@ impl TrackedOpen {
             may_set: false,
             may_cut: false,
             may_allocate: false,
+            awaits_room: false,
+            sets_attributes: false,
             may_close: false,
             reads: None,
             listing: None,
@@ -141,6 +151,8 @@ impl TrackedOpen {
             questions: AskedQuestions::default(),
             looks: None,
             is_broken: false,
+            is_recalled: false,
+            keeps_oplock: false,
         }
     }
 
@@ -154,6 +166,15 @@ impl TrackedOpen {
             is_sealed: self.guard == MessageProtection::Sealed,
             ..Smb2Header::request(command, 0, self.session, self.tree)
         }
+    }
+
+    /// From here on the near half may answer its WRITEs, and with these releases the changes of SET_INFO.
+    pub(crate) fn allow_writes(&mut self, takes_compounds: bool, takes_office_requests: bool) {
+        self.awaits_room = false;
+        self.may_write = true;
+        self.may_set = self.sets_attributes && takes_compounds;
+        self.may_cut = takes_compounds;
+        self.may_allocate = takes_office_requests;
     }
 
     /// The client closes it.

@@ -484,7 +484,7 @@ impl Smb2FarHalf {
             is_durable: false,
             form: None,
         };
-        self.serve(&asked.header, &answer, true, opened);
+        self.serve(now, &asked.header, &answer, true, opened);
         let answer = whole.split_off(header::LENGTH);
         self.tell_near(HalfFrame::LeasedOffer {
             file,

@@ -713,7 +713,7 @@ impl Smb2FarHalf {
             may_write: false,
             may_set: false,
         };
-        self.serve(&asked.header, &answer, true, opened);
+        self.serve(now, &asked.header, &answer, true, opened);
         let mut body = head.body()[..ANSWER].to_vec();
         body[ANSWER_OPLOCK_AT] = oplock_level::NONE;
         self.tell_near(HalfFrame::Offer {

@@ -181,8 +181,20 @@ impl Smb2FarHalf {
         self.early_breaks.kept.retain(|early| early.file != file);
     }
 
-    /// Begins to give an open's oplock back.
+    /// Handles the server's break of an open's oplock or lease.
     pub(super) fn broken(&mut self, now: Time, file: FileId) {
+        if let Some(open) = self.opens.get_mut(&file) {
+            open.is_recalled = true;
+            // The near half stopped before the server asked; a CLOSE under way gives the oplock back as well.
+            if open.keeps_oplock && !open.is_closing {
+                self.acknowledge(file);
+            }
+        }
+        self.give_back(now, file);
+    }
+
+    /// Ends the work for an open, and begins to give its oplock back if the server wants it.
+    pub(super) fn give_back(&mut self, now: Time, file: FileId) {
         self.forget_ahead(file);
         let is_alone = self.client_finish != StreamFinish::Open;
         let Some(open) = self.opens.get_mut(&file) else {
@@ -217,8 +229,13 @@ impl Smb2FarHalf {
             return;
         };
         open.is_closing = false;
-        if std::mem::take(&mut open.is_broken) {
-            self.broken(now, file);
+        let (is_broken, is_recalled) = (open.is_broken, open.is_recalled && open.keeps_oplock);
+        open.is_broken = false;
+        if is_broken {
+            self.give_back(now, file);
+        }
+        if is_recalled {
+            self.acknowledge(file);
         }
         self.give_back_for_channels(now, file);
     }
@@ -240,7 +257,7 @@ impl Smb2FarHalf {
             return;
         }
         if !is_given {
-            return self.broken(now, file);
+            return self.give_back(now, file);
         }
         let Some(open) = self.opens.get_mut(&file).filter(|open| open.may_close) else {
             return;
@@ -330,20 +347,32 @@ impl Smb2FarHalf {
             if open.writing > 0 || is_closing || !has_credit || is_queued {
                 continue;
             }
-            let (header, is_ours) = (open.request(command::OPLOCK_BREAK), open.is_ours);
+            let mut is_recalled = false;
             if let Some(open) = self.opens.get_mut(&file) {
                 open.grant = LicenceState::Given;
                 open.reads = None;
+                open.keeps_oplock = open.is_ours;
+                is_recalled = open.is_ours && open.is_recalled;
             }
             self.breaking.retain(|breaking| *breaking != file);
-            if is_ours {
-                let acknowledgement = OplockBreak {
-                    level: oplock_level::NONE,
-                    file,
-                };
-                self.send_own(header, &acknowledgement.emit(), RequestPurpose::Own);
+            if is_recalled {
+                self.acknowledge(file);
             }
         }
+    }
+
+    /// Gives the server an oplock that the client does not know of.
+    fn acknowledge(&mut self, file: FileId) {
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        (open.keeps_oplock, open.is_recalled) = (false, false);
+        let header = open.request(command::OPLOCK_BREAK);
+        let acknowledgement = OplockBreak {
+            level: oplock_level::NONE,
+            file,
+        };
+        self.send_own(header, &acknowledgement.emit(), RequestPurpose::Own);
     }
 
     /// WRITEs and other changes of this open that wait and may have been answered: those alone in

@@ -401,7 +401,11 @@ impl Smb2FarHalf {
             };
             let message = self.queue.remove(index).expect("it was found just now");
             self.queue_bytes -= message.bytes();
+            let written = written_range(&message).map(|(file, start, end)| (file, end - start));
             self.dispatch(now, message);
+            if let Some(written) = written {
+                self.note_written(now, written);
+            }
         }
         let is_sent = self.queue.is_empty()
             && !self.opens_ahead.holds_requests()
@@ -884,7 +888,7 @@ pub(super) fn change_of(header: &Smb2Header, body: &[u8]) -> FileChange {
 }
 
 /// Returns the range that a WRITE alone in its frame changes: the open, the start, and the end.
-fn written_range(message: &GatheredMessage) -> Option<(FileId, u64, u64)> {
+pub(super) fn written_range(message: &GatheredMessage) -> Option<(FileId, u64, u64)> {
     let head = message.single()?;
     if head.header.command != command::WRITE {
         return None;

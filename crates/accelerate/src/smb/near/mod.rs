@@ -38,7 +38,7 @@ use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
 use super::config::{OPENS_MAX, OUTSTANDING_MAX, TREES_MAX};
-use super::frames::{HalfFrame, LISTING_OFFERS, OpenLicence, VERSION};
+use super::frames::{HalfFrame, LATE_WRITES, OpenLicence, VERSION};
 use super::keys::{MessageSealer, SealingKey, SignatureMac, SigningKey};
 use super::wire::directory::QueryDirectoryRequest;
 use super::wire::header::{MessageProtection, Smb2Header, flag};
@@ -85,6 +85,8 @@ struct LicensedOpen {
     waiting: Vec<u64>,
     /// The lease that it shares with others, whose changes are its own.
     lease: Option<LeaseKey>,
+    /// A LOCK keeps its WRITEs from being answered here.
+    is_locked: bool,
     /// The status of an answered WRITE that failed later.
     lost: Option<u32>,
     /// The file is not longer, as far as it is known.
@@ -516,6 +518,7 @@ impl Smb2NearHalf {
                 answer,
             }) => self.listing_offered(file, position, request, answer),
             Some(HalfFrame::Lease { file, key }) => self.is_of_lease(file, key),
+            Some(HalfFrame::MayWrite { file, may_set }) => self.may_write(file, may_set),
             Some(HalfFrame::Revoke { file }) => {
                 if self.offers.remove(file) || self.children.remove(file) {
                     self.opens.remove(&file);
@@ -613,6 +616,7 @@ impl Smb2NearHalf {
             changed_at: 0,
             waiting: Vec::new(),
             lease: None,
+            is_locked: false,
             lost: None,
             longest: None,
             refused: None,
@@ -626,6 +630,14 @@ impl Smb2NearHalf {
             information: Vec::new(),
         };
         self.opens.insert(licence.file, open);
+    }
+
+    /// Handles a licence that now includes WRITEs.
+    fn may_write(&mut self, file: FileId, may_set: bool) {
+        if let Some(open) = self.opens.get_mut(&file) {
+            open.licence.may_write = true;
+            open.licence.may_set = may_set;
+        }
     }
 
     /// Handles a licensed open that shares a lease. The client may have changed the file through
@@ -784,7 +796,7 @@ impl AcceleratorHalf for Smb2NearHalf {
         }
         match input {
             AcceleratorInput::Start => self.tell_far(HalfFrame::Speaks {
-                version: LISTING_OFFERS,
+                version: LATE_WRITES,
             }),
             // The far half's affair.
             AcceleratorInput::ClaimGranted

@@ -257,7 +257,7 @@ impl Smb2NearHalf {
                 true => may_be_shared,
                 false => lease.is_some() && open.lease == lease,
             };
-            open.licence.may_write &= !is_against;
+            open.is_locked |= is_against;
         }
     }
 
@@ -601,6 +601,7 @@ impl Smb2NearHalf {
             return;
         };
         let fits = open.licence.may_write
+            && !open.is_locked
             && open.lost.is_none()
             && !open.is_refused
             && request.is_plain(message_length)
@@ -636,7 +637,7 @@ impl Smb2NearHalf {
             PlainChange::Room => self.far_version >= OFFICE_REQUESTS,
         };
         let is_refused = open.lost.is_some() || open.is_refused;
-        if !is_allowed || !open.licence.may_write || is_refused {
+        if !is_allowed || !open.licence.may_write || open.is_locked || is_refused {
             return;
         }
         let Some(PendingRequest::Sets { is_answered, .. }) =

@@ -154,6 +154,10 @@ pub(crate) struct Smb2Server {
     pub(crate) dialect: u16,
     /// Bytes that all files may hold together.
     pub(crate) disk: usize,
+    /// The bytes that clients are told are left in the tree, whatever the disk may hold.
+    pub(crate) told_room: u64,
+    /// The number of questions for them.
+    pub(crate) room_questions: usize,
     /// The most credits that each answer grants.
     pub(crate) credits_max: u16,
     /// Questions about the file system, and how long their answers are.
@@ -216,6 +220,8 @@ impl Smb2Server {
             asked_durable: 0,
             dialect: 0x0210,
             disk: usize::MAX,
+            told_room: 1 << 40,
+            room_questions: 0,
             credits_max: 64,
             file_system_questions: 0,
             file_system_bytes: 24,
@@ -659,6 +665,17 @@ impl Smb2Server {
                 self.list(connection, header, body, file(8));
                 return Some(file(8));
             }
+            // As a far half asks, and clients with more room for the answer.
+            command::QUERY_INFO if body[2..8] == [2, query_info::FULL_SIZE, 32, 0, 0, 0] => {
+                self.open(connection, header, file(24));
+                self.room_questions += 1;
+                // In sectors of 512 bytes, one a unit: of all, the caller's, and those that the disk has.
+                let units = (self.told_room / 512).to_le_bytes();
+                let mut found = [(1u64 << 40).to_le_bytes(), units, units].concat();
+                found.extend([1, 0, 0, 0, 0, 2, 0, 0]);
+                self.answer(connection, header, &query_info::answer_body(&found));
+                return Some(file(24));
+            }
             command::QUERY_INFO if body[2] == 2 => {
                 self.open(connection, header, file(24));
                 self.file_system_questions += 1;
@@ -767,7 +784,8 @@ impl Smb2Server {
                 let notice = OplockBreak::parse(body).expect("an acknowledgement");
                 self.open(connection, header, notice.file);
                 let open = self.opens.get_mut(&notice.file).unwrap();
-                if self.given_up.contains(&notice.file) {
+                // As Samba answers what it has not asked for.
+                if self.given_up.contains(&notice.file) || !self.breaking.contains(&notice.file) {
                     self.error(connection, header, INVALID_OPLOCK_PROTOCOL);
                     return before;
                 }

@@ -69,6 +69,10 @@ pub(crate) mod status {
     pub(crate) const USER_SESSION_DELETED: u32 = 0xc000_0203;
     /// The session must be set up again.
     pub(crate) const NETWORK_SESSION_EXPIRED: u32 = 0xc000_035c;
+    /// The file system is full, or the user's quota is used up.
+    pub(crate) const DISK_FULL: u32 = 0xc000_007f;
+    pub(crate) const QUOTA_EXCEEDED: u32 = 0xc000_0044;
+    pub(crate) const DISK_QUOTA_EXCEEDED: u32 = 0xc000_0802;
     /// The status of written data that could not be passed on.
     pub(crate) const UNEXPECTED_IO_ERROR: u32 = 0xc000_00e9;
 

@@ -1,7 +1,7 @@
 //! QUERY_INFO of a file system, and of the names and rights of a file ([MS-SMB2] §2.2.37 and §2.2.38; classes in [MS-FSCC] §2.5).
 
 use super::header::LENGTH;
-use super::{FileId, WireError, array, expect_structure, u8_at, u16_at, u32_at};
+use super::{FileId, WireError, array, expect_structure, u8_at, u16_at, u32_at, u64_at};
 
 /// SMB2_0_INFO_FILE, SMB2_0_INFO_FILESYSTEM and SMB2_0_INFO_SECURITY.
 const INFO_FILE: u8 = 1;
@@ -111,6 +111,20 @@ impl InformationQuestion {
     pub(crate) fn is_of_streams(&self) -> bool {
         (self.kind, self.class) == (INFO_FILE, STREAM)
     }
+}
+
+/// FileFsFullSizeInformation ([MS-FSCC] §2.5.4).
+pub(crate) const FULL_SIZE: u8 = 7;
+/// The length of its answer.
+pub(crate) const FULL_SIZE_LENGTH: u32 = 32;
+
+/// Returns the bytes that FileFsFullSizeInformation has left for its caller: no more than the caller's quota, and
+/// no more than the file system has.
+pub(crate) fn room_left(information: &[u8]) -> Result<u64, WireError> {
+    let units = u64_at(information, 8)?.min(u64_at(information, 16)?);
+    let sectors = u64::from(u32_at(information, 24)?);
+    let bytes = u64::from(u32_at(information, 28)?);
+    Ok(units.saturating_mul(sectors).saturating_mul(bytes))
 }
 
 /// Returns the information in an answer's body.
