@@ -66,7 +66,8 @@ enum LeaseSharing {
     Alone,
     /// There are others.
     Beside {
-        /// The latest end of the work that was done under leases and is not finished.
+        /// The latest end of the work that was done under leases, and of answered WRITEs, as long as
+        /// they are not finished.
         stops_by: Option<Time>,
     },
 }
@@ -268,7 +269,14 @@ impl Smb2FarHalf {
         self.leases.company = LeaseSharing::Beside { stops_by };
         self.share_known_leases();
         self.give_back_lease(now, None);
-        for open in self.opens.values_mut().filter(|open| open.lease.is_some()) {
+        // A client that reconnects ends its opens of before, and what was answered must be there by then.
+        for file in self.files() {
+            if self.opens[&file].may_write {
+                self.give_back(now, file);
+            }
+        }
+        let is_waited_for = |open: &&mut TrackedOpen| open.lease.is_some() || open.may_write;
+        for open in self.opens.values_mut().filter(is_waited_for) {
             if let LicenceState::Breaking { at_latest, .. } = &mut open.grant {
                 *at_latest = (*at_latest).min(now + CONFIRM_WITHIN);
             }
@@ -290,9 +298,11 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Reports when no work is done under leases any more and another flow waits for that.
+    /// Reports when no work is done under leases any more, and no answered WRITE is under way, if another
+    /// flow waits for that.
     pub(super) fn tell_given_back(&mut self) {
-        let is_done = |open: &TrackedOpen| open.lease.is_none() || open.has_stopped();
+        let is_done =
+            |open: &TrackedOpen| open.lease.is_none() && !open.may_write || open.has_stopped();
         if self.stops_by().is_some() && self.opens.values().all(is_done) {
             self.leases.company = LeaseSharing::Beside { stops_by: None };
             self.outputs.push_back(AcceleratorOutput::ClaimReleased);
@@ -343,7 +353,7 @@ impl Smb2FarHalf {
         for file in files {
             let open = &self.opens[&file];
             if open.lease.is_some() && open.grant == LicenceState::Held {
-                self.broken(now, file);
+                self.give_back(now, file);
             }
         }
     }
@@ -400,7 +410,7 @@ impl Smb2FarHalf {
         let turn = self.queue.iter().take(turn);
         let writers: Vec<_> = turn.flat_map(|of| self.outlived_writers(of)).collect();
         for file in writers {
-            self.broken(now, file);
+            self.give_back(now, file);
         }
     }
 

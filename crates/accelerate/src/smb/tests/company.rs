@@ -8,7 +8,7 @@ use super::super::testing::world::{FAR, NEAR, Smb2World};
 use super::super::wire::create::CreateResponse;
 use super::super::wire::header::{command, flag, status};
 use super::leases::{KEY, is_answered_here, leased};
-use super::{contents, durable_world, read, world_with};
+use super::{contents, durable_world, open, read, world_with};
 use crate::{AcceleratorInput, LettingGo, ReasonCode};
 
 /// Another connection of the same client shares its leases: a change through that breaks none of
@@ -181,6 +181,58 @@ fn ended_connection_still_delivers_answered_writes() {
     world.run_for(Duration::from_secs(60));
     assert!(world.has_given_back && world.let_go.is_none());
     assert_eq!(world.server.files["a"][..5], *b"early");
+}
+
+/// A client without leases whose connection breaks connects again, and its server then ends the session of
+/// before, with all that is under way.
+#[test]
+fn reconnection_without_leases_waits_for_answered_writes() {
+    for is_client_gone in [true, false] {
+        let mut world = world_with(0);
+        world.server.credits_max = 512;
+        let file = open(&mut world, 0);
+        world.run_for(Duration::from_secs(1));
+        let block = contents(60_000);
+        for index in 0..20 {
+            let write = messages::write(file, index * 60_000, &block);
+            assert!(is_answered_here(&mut world, &write));
+        }
+        if is_client_gone {
+            world.input(NEAR, AcceleratorInput::LanFinished);
+        }
+        // It overtakes what is on the path.
+        world.input(FAR, AcceleratorInput::ClaimRevoked);
+        assert!(!world.has_given_back && world.server.files["a"].is_empty());
+        let is_given_back = world.run_until(super::DELAY * 4, |world| world.has_given_back);
+        assert!(is_given_back, "{is_client_gone}");
+        assert_eq!(world.server.files["a"].len(), 20 * block.len());
+        assert!(world.let_go.is_none());
+    }
+}
+
+/// Opens that are made while it waits do not make it wait longer.
+#[test]
+fn second_connection_waits_for_no_later_writes() {
+    let mut world = world_with(0);
+    world.server.files.insert("b".to_owned(), Vec::new());
+    let file = open(&mut world, 0);
+    world.run_for(Duration::from_secs(1));
+    world.server_takes = Duration::from_secs(1);
+    let opening = world.send(0, &Smb2CreateParameters::open("b").request());
+    world.run_for(Duration::from_millis(100));
+    world.server.holds_writes = true;
+    let early = messages::write(file, 0, b"early");
+    assert!(is_answered_here(&mut world, &early));
+    world.input(FAR, AcceleratorInput::ClaimRevoked);
+    let answer = world.wait(0, opening);
+    world.server_takes = Duration::ZERO;
+    let other = CreateResponse::parse(&answer.body).unwrap().file;
+    assert!(!world.has_given_back);
+    world.send(0, &messages::write(other, 0, b"late"));
+    world.server.holds_writes = false;
+    world.server.do_held_writes();
+    world.run_for(Duration::from_secs(1));
+    assert!(world.has_given_back && world.let_go.is_none());
 }
 
 #[test]
