@@ -23,6 +23,7 @@ mod configuration;
 mod correction;
 mod cursor;
 mod device_files;
+mod device_frames;
 mod engine_peer;
 mod http_pair;
 mod iperf3;
@@ -308,6 +309,11 @@ pub const ENTRIES: &[FuzzEntry] = &[
         name: "profile_column",
         run: device_files::column,
         seeds: device_files::column_seeds,
+    },
+    FuzzEntry {
+        name: "profile_frame",
+        run: device_frames::frame,
+        seeds: device_frames::frame_seeds,
     },
 ];
 

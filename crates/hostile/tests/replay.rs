@@ -90,6 +90,7 @@ replays! {
     profile_plan,
     profile_device,
     profile_column,
+    profile_frame,
 }
 
 #[test]

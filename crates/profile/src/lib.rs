@@ -32,15 +32,16 @@ pub use fit::{
     DeviceFit, FitError, FitOptions, FittedParameter, ModelFamily, ParameterKind, fit_device,
 };
 pub use plan::{
-    EXPERIMENTS_MAX, ExperimentPlan, ExperimentPurpose, FLOWS_MAX, MeasurementPlan,
-    MeasurementSubject, PACKET_SIZE_MAX, PACKET_SIZE_MIN, PACKETS_MAX, PLAN_PORTS_MAX, PlanError,
-    RUNS_MAX, RunPlan, SizeShare, TrafficPattern, TrafficPlan,
+    AddressFamily, EXPERIMENTS_MAX, ExperimentPlan, ExperimentPurpose, FLOWS_MAX,
+    IPV6_PACKET_SIZE_MIN, MeasurementPlan, MeasurementSubject, PACKET_SIZE_MAX, PACKET_SIZE_MIN,
+    PACKETS_MAX, PLAN_PORTS_MAX, PlanError, RUNS_MAX, RunPlan, SizeShare, TrafficPattern,
+    TrafficPlan,
 };
 pub use record::{MeasuredRun, OWN_LOSS_MAX, PacketFate, PacketRecord, TrafficSummary};
 pub use simulator::{DeviceSimulator, SimulatedPacket};
 pub use traffic::{
     ArrivalOrigin, FlowEndpoints, OUTSTANDING_MAX, OutgoingPacket, PacketContent, PacketIntegrity,
-    ReceivedPacket, TrafficMachine, emulated_endpoints,
+    ReceivedPacket, TrafficMachine, device_address, emulated_endpoints, is_emulated, subnet_port,
 };
 pub use validate::{
     FlowGoodputErrors, PacketPrediction, RunScore, TransferFigures, held_out_runs, predict_run,

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use host::progress::{ProgressReporter, SilentProgress};
 use host::run::LabRun;
 use profile::{
-    ExperimentPlan, ExperimentPurpose, MeasurementPlan, MeasurementSubject, SizeShare,
-    TrafficPattern, TrafficPlan,
+    AddressFamily, ExperimentPlan, ExperimentPurpose, MeasurementPlan, MeasurementSubject,
+    SizeShare, TrafficPattern, TrafficPlan,
 };
 use serde_json::{Value, json};
 use vocab::ByteCount;
@@ -89,6 +89,7 @@ pub fn run(
     let plan = MeasurementPlan {
         name: "benchmark".to_owned(),
         ports: 2,
+        family: AddressFamily::Ipv4,
         seed: 1,
         loss_after: Duration::from_secs(1),
         experiments: vec![

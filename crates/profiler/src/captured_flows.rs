@@ -22,7 +22,7 @@ use host::kernel::{self, ProcessSignal};
 use host::process::{LaunchConfig, RunningProcess};
 use host::progress::ProgressReporter;
 use host::run::LabRun;
-use profile::{MeasuredRun, MeasurementPlan, emulated_endpoints};
+use profile::{AddressFamily, MeasuredRun, MeasurementPlan, emulated_endpoints};
 use serde::Serialize;
 
 use crate::device_stand::DeviceStand;
@@ -201,7 +201,7 @@ fn accounts_of(run: &MeasuredRun) -> FlowAccounts {
     let mut accounts = FlowAccounts::new();
     for record in run.records.iter().filter(|record| record.input == INPUT) {
         // A flow has two numbers, the second one for its acknowledgements.
-        let client = emulated_endpoints(record.flow / 2, INPUT, OUTPUT).source;
+        let client = emulated_endpoints(AddressFamily::Ipv4, record.flow / 2, INPUT, OUTPUT).source;
         let account = accounts.entry(client).or_default();
         account.came += 1;
         if record.fate.is_forwarded() {
@@ -390,7 +390,7 @@ mod tests {
             left_bytes,
         };
         (0..2)
-            .map(|flow| emulated_endpoints(flow, INPUT, OUTPUT).source)
+            .map(|flow| emulated_endpoints(AddressFamily::Ipv4, flow, INPUT, OUTPUT).source)
             .zip(left_bytes.map(account))
             .collect()
     }

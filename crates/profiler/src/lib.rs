@@ -46,7 +46,7 @@ pub use profile::MeasurementPlan;
 /// Family of models that a fit chooses from.
 pub use profile::ModelFamily;
 
-pub use port::PortLocation;
+pub use port::{PortLocation, reply_to_frame};
 pub use records::{
     RUN_ROWS_MAX, RecordDirectory, RecordEnd, RecordError, RecordSummary, RunBlock,
     write_virtual_records,

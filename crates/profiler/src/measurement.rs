@@ -15,7 +15,8 @@ use host::kernel;
 use host::progress::ProgressReporter;
 use host::run::LabRun;
 use profile::{
-    MeasurementPlan, MeasurementSubject, RunPlan, TrafficPattern, TrafficPlan, TrafficSummary,
+    AddressFamily, MeasurementPlan, MeasurementSubject, RunPlan, TrafficPattern, TrafficPlan,
+    TrafficSummary,
 };
 use serde_json::json;
 
@@ -25,8 +26,8 @@ use crate::port::{MeasurementPort, PortLocation};
 use crate::records::{RecordSummary, RecordWriter};
 use crate::run::{RunEnd, RunObserver, RunOutcome, execute};
 
-/// Largest segment of TCP plus its IPv4 and TCP headers with time stamps.
-const TCP_HEADERS: u64 = 52;
+/// TCP header with time stamps.
+const TCP_HEADER: u64 = 32;
 
 /// Settings of a measurement.
 #[derive(Clone, Debug)]
@@ -320,15 +321,22 @@ fn ports_used(run: &RunPlan) -> u16 {
 }
 
 fn largest_packet(runs: &[RunPlan]) -> usize {
-    let sizes = runs.iter().flat_map(|run| &run.traffic).map(|traffic| {
+    let of_run = |run: &RunPlan, traffic: &TrafficPlan| {
+        let ip_header = match run.family {
+            AddressFamily::Ipv4 => 20,
+            AddressFamily::Ipv6 => 40,
+        };
         let udp = traffic.sizes.iter().map(|share| share.size.bytes()).max();
         match traffic.pattern {
-            TrafficPattern::Tcp { segment, .. } => segment.bytes() + TCP_HEADERS,
+            TrafficPattern::Tcp { segment, .. } => segment.bytes() + TCP_HEADER + ip_header,
             TrafficPattern::Constant { .. }
             | TrafficPattern::Poisson { .. }
             | TrafficPattern::Bursts { .. } => udp.unwrap_or(0),
         }
-    });
+    };
+    let sizes = runs
+        .iter()
+        .flat_map(|run| run.traffic.iter().map(move |traffic| of_run(run, traffic)));
     sizes.max().unwrap_or(0) as usize
 }
 

@@ -11,7 +11,7 @@
 //! are counted apart from the losses of the device.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,10 @@ use host::packets::namespace::NetworkNamespace;
 use host::packets::packet_system::{
     FrameRing, FrameSender, RingDirection, RingShape, is_transient,
 };
+use profile::{AddressFamily, device_address, emulated_endpoints, is_emulated};
 
 use crate::neighbours::{self, NeighbourMessage};
-use crate::probe::{self, ETHERNET_HEADER, IDENTIFYING_BYTES, MacAddress};
+use crate::probe::{self, ETHERNET_HEADER, IDENTIFYING_BYTES, MacAddress, MeasuredFrame};
 
 /// Memory for received frames of a port: 0.26 s of short packets at 1,000,000 per second, and 32,768
 /// packets of 1,500 bytes.
@@ -209,7 +210,7 @@ fn drops_of(text: &str, interface: &str) -> Option<u64> {
     Some(DROPPED.iter().filter_map(|at| columns.get(*at)).sum())
 }
 
-/// Replies to requests for emulated hosts. A port emulates every host of its subnet except the
+/// Replies to requests for emulated hosts. A port emulates every host of its subnets except the
 /// device itself.
 ///
 /// # Errors
@@ -219,31 +220,39 @@ pub(crate) fn answer_neighbour(
     port: (u16, MacAddress),
     sender: &FrameSender,
 ) -> io::Result<()> {
-    let (number, mac) = port;
-    let Some(message @ NeighbourMessage::Request { target, .. }) = neighbours::parse(frame) else {
-        return Ok(());
-    };
-    if !is_emulated(target, number) {
-        return Ok(());
-    }
-    match neighbours::reply(&message, mac) {
+    match neighbour_reply(frame, port) {
         Some(reply) => sender.send(&[reply]).map(|_| ()),
         None => Ok(()),
     }
 }
 
-/// Address of the device on the subnet of port `number`.
-#[must_use]
-pub(crate) fn device_address(number: u16) -> Ipv4Addr {
-    Ipv4Addr::new(198, 18, number as u8, 1)
+/// Reply of port `number` to a frame with a request for one of its hosts; `None` to any other frame.
+fn neighbour_reply(frame: &[u8], (number, mac): (u16, MacAddress)) -> Option<Vec<u8>> {
+    let message = neighbours::parse(frame)?;
+    match message {
+        NeighbourMessage::Request { target, .. } if is_emulated(target, number) => {
+            neighbours::reply(&message, mac)
+        }
+        NeighbourMessage::Request { .. } | NeighbourMessage::Reply { .. } => None,
+    }
 }
 
-fn is_emulated(address: IpAddr, number: u16) -> bool {
-    let IpAddr::V4(address) = address else {
-        return false;
-    };
-    let [a, b, c, host] = address.octets();
-    [a, b, c] == [198, 18, number as u8] && (2..255).contains(&host)
+/// Reads a frame as port 1 does, for tests with hostile bytes: returns the port's reply, if the frame
+/// asks for the Ethernet address of an emulated host.
+#[must_use]
+pub fn reply_to_frame(frame: &[u8]) -> Option<Vec<u8>> {
+    match probe::parse(frame) {
+        MeasuredFrame::Neighbour => neighbour_reply(frame, (1, [2, 0, 0, 0, 0, 1])),
+        MeasuredFrame::Probe(probe) => {
+            let _ = (probe.is_intact(), probe.ip_bytes());
+            None
+        }
+        MeasuredFrame::Segment(segment) => {
+            let _ = (segment.is_intact(), segment.destination());
+            None
+        }
+        MeasuredFrame::Icmp(..) | MeasuredFrame::Fragment | MeasuredFrame::Foreign => None,
+    }
 }
 
 /// Finds the Ethernet address to which port `number` sends packets for `destination`: that of the
@@ -254,20 +263,24 @@ fn is_emulated(address: IpAddr, number: u16) -> bool {
 pub(crate) fn resolve_next_hop(
     ports: &mut [MeasurementPort],
     number: u16,
-    destination: IpAddr,
+    (family, destination): (AddressFamily, IpAddr),
 ) -> Result<MacAddress> {
-    let device = device_address(number);
-    let source = IpAddr::V4(Ipv4Addr::new(198, 18, number as u8, 2));
+    let device = device_address(family, number);
+    let source = emulated_endpoints(family, 0, number, number).source.ip();
     // Both at once: behind a bridge, nobody has the device's address.
-    let targets = [IpAddr::V4(device), destination];
+    let targets = [device, destination];
     for _ in 0..REQUESTS_MAX {
         if let Some(mac) = ask_once(ports, number, &targets, source)? {
             return Ok(mac);
         }
     }
     let name = ports[usize::from(number)].name();
+    let prefix = match family {
+        AddressFamily::Ipv4 => 24,
+        AddressFamily::Ipv6 => 64,
+    };
     bail!(
-        "no device answers on port {number} ({name}): neither {device}, the address that a router has there, nor {destination} through a bridge. Give the device {device}/24 on this port, or check the cable"
+        "no device answers on port {number} ({name}): neither {device}, the address that a router has there, nor {destination} through a bridge. Give the device {device}/{prefix} on this port, or check the cable"
     )
 }
 
@@ -300,7 +313,7 @@ fn ask_once(
             let (sender, mac, here) = (&port.sender, port.mac, port.number);
             let mut failure = None;
             while port.rings.received.take(|frame| {
-                if !matches!(probe::parse(frame.bytes), probe::MeasuredFrame::Neighbour) {
+                if !matches!(probe::parse(frame.bytes), MeasuredFrame::Neighbour) {
                     return;
                 }
                 if let Some(NeighbourMessage::Reply { address, mac }) =
@@ -343,19 +356,23 @@ mod tests {
     }
 
     #[test]
-    fn device_and_other_subnets_are_not_emulated() {
-        for (address, emulated) in [
-            ("198.18.1.2", true),
-            ("198.18.1.251", true),
-            ("198.18.1.1", false),
-            ("198.18.1.255", false),
-            ("198.18.2.2", false),
+    fn port_answers_for_its_hosts_in_both_families() {
+        let theirs = [2, 0, 0, 0, 0, 2];
+        for (target, sender, is_answered) in [
+            ("198.18.1.2", "198.18.1.1", true),
+            ("198.18.1.1", "198.18.1.9", false),
+            ("198.18.2.2", "198.18.1.1", false),
+            ("2001:2:0:1::2", "2001:2:0:1::1", true),
+            ("2001:2:0:1::fb", "fe80::1", true),
+            ("2001:2:0:1::1", "fe80::1", false),
+            ("2001:2:0:2::2", "fe80::1", false),
         ] {
-            assert_eq!(
-                is_emulated(address.parse().unwrap(), 1),
-                emulated,
-                "{address}"
-            );
+            let [asked, from] = [target, sender].map(|one| one.parse().unwrap());
+            let request = neighbours::request(asked, from, theirs).unwrap();
+            let reply = reply_to_frame(&request);
+            assert_eq!(reply.is_some(), is_answered, "{target}");
+            // A reply gets no reply.
+            assert_eq!(reply.and_then(|reply| reply_to_frame(&reply)), None);
         }
     }
 }

@@ -9,8 +9,9 @@
 //! sequence and stamp and the sum of everything else, so that a packet costs one copy and the sum of
 //! twelve bytes.
 //!
-//! A TCP segment has no room for that. Its number stands in the identification field of its IPv4
-//! header, modulo 65,536; packets that must not be fragmented may have any value there (RFC 6864 §4.1).
+//! A TCP segment has no room for that. Its number, modulo 65,536, stands in the identification field of
+//! its IPv4 header; packets that must not be fragmented may have any value there (RFC 6864 §4.1). In an
+//! IPv6 header it stands in the flow label, which routers leave as it is (RFC 6437 §2).
 //!
 //! A length is that of the IP packet. Nothing in here trusts a length of a received packet.
 
@@ -172,19 +173,27 @@ impl ProbeTemplate {
     }
 }
 
-/// Writes a number into the identification of an IPv4 packet, and corrects the header's checksum.
-/// Anything that is not IPv4 stays as it is.
-pub(crate) fn write_identification(packet: &mut [u8], number: u16) {
+/// Writes a number into the identification of an IPv4 packet, and corrects the header's checksum; or
+/// into the flow label of an IPv6 packet, which no checksum covers. Anything else stays as it is.
+pub(crate) fn write_number(packet: &mut [u8], number: u16) {
     const IDENTIFICATION: usize = 4;
     const CHECKSUM: usize = 10;
-    if packet.len() < IPV4_HEADER || packet[0] >> 4 != 4 {
-        return;
+    /// Lowest 16 bits of the flow label (RFC 8200 §3).
+    const FLOW_LABEL: usize = 2;
+    let number = number.to_be_bytes();
+    match packet.first().map(|first| first >> 4) {
+        Some(4) if packet.len() >= IPV4_HEADER => {
+            let header = (usize::from(packet[0] & 0xf) * 4).clamp(IPV4_HEADER, packet.len());
+            packet[IDENTIFICATION..IDENTIFICATION + 2].copy_from_slice(&number);
+            packet[CHECKSUM..CHECKSUM + 2].fill(0);
+            let sum = !UnfoldedSum::default().add_bytes(&packet[..header]).fold();
+            packet[CHECKSUM..CHECKSUM + 2].copy_from_slice(&sum.to_be_bytes());
+        }
+        Some(6) if packet.len() >= IPV6_HEADER => {
+            packet[FLOW_LABEL..FLOW_LABEL + 2].copy_from_slice(&number);
+        }
+        Some(_) | None => {}
     }
-    let header = (usize::from(packet[0] & 0xf) * 4).clamp(IPV4_HEADER, packet.len());
-    packet[IDENTIFICATION..IDENTIFICATION + 2].copy_from_slice(&number.to_be_bytes());
-    packet[CHECKSUM..CHECKSUM + 2].fill(0);
-    let sum = !UnfoldedSum::default().add_bytes(&packet[..header]).fold();
-    packet[CHECKSUM..CHECKSUM + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
 fn push_ipv4_header(
@@ -228,7 +237,7 @@ fn push_ipv6_header(
 pub(crate) enum MeasuredFrame<'a> {
     /// A UDP probe.
     Probe(ProbePacket<'a>),
-    /// A TCP segment over IPv4.
+    /// A TCP segment.
     Segment(SegmentPacket<'a>),
     /// ARP or neighbour discovery.
     Neighbour,
@@ -263,8 +272,8 @@ pub(crate) struct ProbePacket<'a> {
 /// A TCP segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentPacket<'a> {
-    /// Identification of the IPv4 header: the packet's number modulo 65,536.
-    pub(crate) identification: u16,
+    /// Number of the packet modulo 65,536.
+    pub(crate) number: u16,
     /// The IP packet, as far as it was kept.
     pub(crate) packet: &'a [u8],
     addresses: &'a [u8],
@@ -280,9 +289,11 @@ impl SegmentPacket<'_> {
 
     /// Destination address.
     #[must_use]
-    pub(crate) fn destination(&self) -> Option<Ipv4Addr> {
-        let octets: [u8; 4] = self.addresses.get(4..8)?.try_into().ok()?;
-        Some(octets.into())
+    pub(crate) fn destination(&self) -> Option<IpAddr> {
+        let (_, destination) = self.addresses.split_at(self.addresses.len() / 2);
+        let v4 = <[u8; 4]>::try_from(destination).map(IpAddr::from);
+        v4.or_else(|_| <[u8; 16]>::try_from(destination).map(IpAddr::from))
+            .ok()
     }
 }
 
@@ -369,9 +380,10 @@ fn parse_checked(bytes: &[u8]) -> Option<MeasuredFrame<'_>> {
     };
     match protocol {
         UDP => {}
-        TCP if addresses.len() == 8 => {
+        TCP => {
+            let number = start + if addresses.len() == 8 { 4 } else { 2 };
             return Some(MeasuredFrame::Segment(SegmentPacket {
-                identification: word(start + 4)?,
+                number: word(number)?,
                 packet: bytes.get(start..end.min(bytes.len()))?,
                 addresses,
                 segment: bytes.get(transport..end.min(bytes.len()))?,
@@ -511,31 +523,65 @@ mod tests {
         }
     }
 
-    #[test]
-    fn segment_carries_its_number_in_the_identification() {
-        let mut packet = vec![0x45, 0, 0, 41, 9, 9, 0x40, 0, 64, TCP, 0, 0];
-        packet.extend([198, 18, 0, 2, 198, 18, 1, 2]);
-        packet.extend([0; 21]);
-        let mut pseudo = packet[12..20].to_vec();
-        pseudo.extend([0, TCP, 0, 21]);
-        pseudo.extend(&packet[20..]);
-        let sum = (!slow_sum(&pseudo)).to_be_bytes();
-        packet[36..38].copy_from_slice(&sum);
-        write_identification(&mut packet, 0xabcd);
-        assert_eq!(slow_sum(&packet[..20]), 0xffff);
-        let mut frame = vec![0; 12];
-        frame.extend([8, 0]);
-        frame.extend(&packet);
-        // Ethernet pads a short frame.
-        frame.extend([0xee; 5]);
-        let MeasuredFrame::Segment(segment) = parse(&frame) else {
-            panic!("no segment");
+    /// A TCP segment of 21 bytes with right checksums, in a frame that Ethernet has padded.
+    fn segment_frame(version: u8) -> (Vec<u8>, Vec<u8>) {
+        let (mut packet, kind) = match version {
+            4 => (
+                vec![0x45, 0, 0, 41, 9, 9, 0x40, 0, 64, TCP, 0, 0],
+                ETHERTYPE_IPV4,
+            ),
+            _ => (vec![0x6a, 0xb0, 9, 9, 0, 21, TCP, 64], ETHERTYPE_IPV6),
         };
-        assert_eq!(segment.identification, 0xabcd);
-        assert_eq!(segment.packet, packet);
-        assert_eq!(segment.destination(), Some([198, 18, 1, 2].into()));
-        assert!(segment.is_intact());
-        write_identification(&mut frame[..10], 1);
+        let addresses = packet.len();
+        match version {
+            4 => packet.extend([198, 18, 0, 2, 198, 18, 1, 2]),
+            _ => {
+                for address in ["2001:2::2", "2001:2:0:1::2"] {
+                    packet.extend(address.parse::<Ipv6Addr>().unwrap().octets());
+                }
+            }
+        }
+        let start = packet.len();
+        packet.extend([0; 21]);
+        let mut pseudo = packet[addresses..start].to_vec();
+        pseudo.extend([0, TCP, 0, 21]);
+        pseudo.extend(&packet[start..]);
+        let sum = (!slow_sum(&pseudo)).to_be_bytes();
+        packet[start + 16..start + 18].copy_from_slice(&sum);
+        write_number(&mut packet, 0xabcd);
+        let mut frame = vec![0; 12];
+        frame.extend(kind.to_be_bytes());
+        frame.extend(&packet);
+        frame.extend([0xee; 5]);
+        (frame, packet)
+    }
+
+    #[test]
+    fn segment_carries_its_number_in_the_header() {
+        for (version, destination) in [(4, "198.18.1.2"), (6, "2001:2:0:1::2")] {
+            let (mut frame, packet) = segment_frame(version);
+            if version == 4 {
+                assert_eq!(slow_sum(&packet[..20]), 0xffff);
+            } else {
+                // Traffic class and the highest bits of the label stay.
+                assert_eq!(packet[..2], [0x6a, 0xb0]);
+            }
+            let MeasuredFrame::Segment(segment) = parse(&frame) else {
+                panic!("no segment");
+            };
+            assert_eq!(segment.number, 0xabcd);
+            assert_eq!(segment.packet, packet);
+            assert_eq!(segment.destination(), Some(destination.parse().unwrap()));
+            assert!(segment.is_intact());
+            write_number(&mut frame[14..24], 1);
+            let last = ETHERNET_HEADER + packet.len() - 1;
+            frame[last] ^= 1;
+            let MeasuredFrame::Segment(segment) = parse(&frame) else {
+                panic!("no segment");
+            };
+            assert!(!segment.is_intact());
+        }
+        write_number(&mut [], 1);
     }
 
     #[test]

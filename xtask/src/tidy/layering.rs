@@ -125,6 +125,7 @@ const MAY_USE: [(&str, &[&str]); 25] = [
             "capture",
             "node",
             "emulator",
+            "profiler",
             "lab",
         ],
     ),

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use vocab::{ByteCount, format_duration};
 
-use super::{ExperimentPlan, MeasurementPlan, PlanError, TrafficPattern, TrafficPlan};
+use super::{
+    AddressFamily, ExperimentPlan, MeasurementPlan, PlanError, TrafficPattern, TrafficPlan,
+};
 use crate::traffic::RUN_FLOWS_MAX;
 
 /// Greatest number of ports; one host has no more.
@@ -24,6 +26,8 @@ pub const FLOWS_MAX: u32 = 65_536;
 pub const PACKETS_MAX: u64 = 100_000_000;
 /// Smallest IP packet: the headers of IPv4 and UDP, and 24 bytes of number and stamp.
 pub const PACKET_SIZE_MIN: ByteCount = ByteCount::new(52);
+/// The same of IPv6, whose header is longer.
+pub const IPV6_PACKET_SIZE_MIN: ByteCount = ByteCount::new(72);
 /// Largest IP packet: a jumbo frame's.
 pub const PACKET_SIZE_MAX: ByteCount = ByteCount::new(9000);
 /// Greatest rate of a pattern; 10 Gbit/s carry fewer packets.
@@ -69,6 +73,10 @@ impl MeasurementPlan {
             ExperimentCheck {
                 experiment,
                 ports: self.ports,
+                least_size: match self.family {
+                    AddressFamily::Ipv4 => PACKET_SIZE_MIN,
+                    AddressFamily::Ipv6 => IPV6_PACKET_SIZE_MIN,
+                },
             }
             .check()?;
         }
@@ -100,6 +108,7 @@ fn flow_numbers(traffic: &TrafficPlan) -> u64 {
 struct ExperimentCheck<'a> {
     experiment: &'a ExperimentPlan,
     ports: u16,
+    least_size: ByteCount,
 }
 
 impl ExperimentCheck<'_> {
@@ -236,9 +245,9 @@ impl ExperimentCheck<'_> {
 
     fn check_size(&self, key: &str, size: ByteCount) -> Result<(), PlanError> {
         self.require(
-            (PACKET_SIZE_MIN..=PACKET_SIZE_MAX).contains(&size),
+            (self.least_size..=PACKET_SIZE_MAX).contains(&size),
             &format!("{key} = \"{size}\""),
-            || format!("IP packets of {PACKET_SIZE_MIN} to {PACKET_SIZE_MAX}"),
+            || format!("IP packets of {} to {PACKET_SIZE_MAX}", self.least_size),
         )
     }
 

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use vocab::ByteCount;
 
 pub use check::{
-    EXPERIMENTS_MAX, FLOWS_MAX, PACKET_SIZE_MAX, PACKET_SIZE_MIN, PACKETS_MAX, PLAN_PORTS_MAX,
-    RUNS_MAX,
+    EXPERIMENTS_MAX, FLOWS_MAX, IPV6_PACKET_SIZE_MIN, PACKET_SIZE_MAX, PACKET_SIZE_MIN,
+    PACKETS_MAX, PLAN_PORTS_MAX, RUNS_MAX,
 };
 pub use error::PlanError;
 
@@ -26,6 +26,9 @@ pub struct MeasurementPlan {
     pub name: String,
     /// Number of ports of the device that the plan uses, numbered from 0.
     pub ports: u16,
+    /// Family of the addresses of all emulated hosts.
+    #[serde(default)]
+    pub family: AddressFamily,
     /// Seed of all random numbers of the traffic.
     #[serde(default = "default_seed")]
     pub seed: u64,
@@ -36,6 +39,17 @@ pub struct MeasurementPlan {
     /// The experiments, in order.
     #[serde(rename = "experiment")]
     pub experiments: Vec<ExperimentPlan>,
+}
+
+/// Family of addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AddressFamily {
+    /// IPv4.
+    #[default]
+    Ipv4,
+    /// IPv6.
+    Ipv6,
 }
 
 /// Several traffic patterns at the same time, for one purpose.
@@ -186,6 +200,8 @@ pub struct RunPlan {
     pub size: Option<ByteCount>,
     /// Traffic patterns, with their sizes.
     pub traffic: Vec<TrafficPlan>,
+    /// Family of the addresses of its hosts.
+    pub family: AddressFamily,
     /// Time after which a packet is lost.
     pub loss_after: Duration,
     /// Pause after the run.
@@ -251,6 +267,7 @@ impl MeasurementPlan {
             repetition,
             size,
             traffic,
+            family: self.family,
             loss_after: self.loss_after,
             pause: experiment.pause,
             seed: vocab::SeededRandom::for_stream(self.seed, u64::from(number)).next_u64(),
@@ -431,6 +448,12 @@ mod tests {
             ),
             ("repetitions = 2", "repetition = 2", "repetition"),
             ("repetitions = 2", "repetitions = 99999", "399997 runs"),
+            (
+                "ports = 4",
+                "ports = 4\nfamily = \"ipv6\"",
+                "IP packets of 72B to 9kB",
+            ),
+            ("ports = 4", "ports = 4\nfamily = \"ipv5\"", "ipv5"),
         ] {
             let error = MeasurementPlan::from_toml(&PLAN.replace(from, to)).unwrap_err();
             assert!(error.to_string().contains(part), "{error}");

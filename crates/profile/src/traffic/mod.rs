@@ -12,11 +12,10 @@
 //! A packet is outstanding from its transmission until the plan's `loss_after` has passed, so that
 //! further copies are recognised. Records come out in the order of transmission.
 
+mod addresses;
 mod ledger;
 mod tcp_flows;
 mod udp_pattern;
-
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
 use tcp::{FlowAddresses, SegmentFlags, TcpSegment, parse_packet};
@@ -28,6 +27,8 @@ use ledger::PacketLedger;
 use tcp_flows::TcpFlows;
 use udp_pattern::UdpPattern;
 
+pub(crate) use addresses::RUN_FLOWS_MAX;
+pub use addresses::{FlowEndpoints, device_address, emulated_endpoints, is_emulated, subnet_port};
 pub use ledger::OUTSTANDING_MAX;
 
 /// A packet to send.
@@ -97,58 +98,6 @@ pub enum ArrivalOrigin {
     Foreign,
 }
 
-/// Addresses of a flow of emulated hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FlowEndpoints {
-    /// Address behind the input port.
-    pub source: SocketAddr,
-    /// Address behind the output port.
-    pub destination: SocketAddr,
-}
-
-/// Hosts that are emulated behind each port; each flow takes the next one.
-const HOSTS_PER_PORT: u32 = 250;
-/// First host number; .1 is the device's own address.
-const FIRST_HOST: u32 = 2;
-/// First source port of the flows.
-const FIRST_SOURCE_PORT: u16 = 10_000;
-/// Flows of a run that have source ports of their own.
-pub(crate) const RUN_FLOWS_MAX: u32 = (u16::MAX - FIRST_SOURCE_PORT) as u32 * HOSTS_PER_PORT;
-/// Destination port of UDP flows: discard, RFC 863.
-const DISCARD_PORT: u16 = 9;
-
-/// Addresses of UDP flow number `flow` from port `input` to port `output`. A plan that has been checked
-/// has no more flows than addresses; the number of a packet that arrived may be any.
-///
-/// Port p has the subnet 198.18.p.0/24, of the range for benchmarks (RFC 2544 appendix C.2.2), with
-/// the device at .1 and emulated hosts from .2 to .251.
-#[must_use]
-pub fn emulated_endpoints(flow: u32, input: u16, output: u16) -> FlowEndpoints {
-    FlowEndpoints {
-        source: SocketAddr::new(host_address(flow, input), source_port(flow)),
-        destination: SocketAddr::new(host_address(flow, output), DISCARD_PORT),
-    }
-}
-
-fn host_address(flow: u32, port: u16) -> IpAddr {
-    let host = FIRST_HOST + flow % HOSTS_PER_PORT;
-    let [port, host] = [port.to_be_bytes()[1], host.to_be_bytes()[3]];
-    IpAddr::V4(Ipv4Addr::new(198, 18, port, host))
-}
-
-/// Port of the device behind which a host of this address is.
-fn port_of(address: IpAddr) -> u16 {
-    match address {
-        IpAddr::V4(address) => u16::from(address.octets()[2]),
-        IpAddr::V6(_) => 0,
-    }
-}
-
-fn source_port(flow: u32) -> u16 {
-    let round = u16::try_from(flow / HOSTS_PER_PORT).unwrap_or(u16::MAX);
-    FIRST_SOURCE_PORT.saturating_add(round)
-}
-
 /// The traffic of one run.
 #[derive(Debug)]
 pub struct TrafficMachine {
@@ -186,7 +135,8 @@ impl TrafficMachine {
                 TrafficPattern::Tcp { segment, bytes } => {
                     let number = u16::try_from(index).unwrap_or(u16::MAX);
                     let place = (number, first_flow);
-                    let flows = TcpFlows::new(now, traffic, (segment, bytes), place, random);
+                    let flows =
+                        TcpFlows::new(now, (run.family, traffic), (segment, bytes), place, random);
                     // A flow and its acknowledgements.
                     first_flow = first_flow.saturating_add(traffic.flows.saturating_mul(2));
                     TrafficSource::Tcp(Box::new(flows))

@@ -10,14 +10,18 @@ use std::time::Duration;
 use tcp::{ConnectionConfig, ConnectionNumber, FlowAddresses, TcpHost, TcpSegment, emit_packet};
 use vocab::{ByteCount, SeededRandom, Time};
 
-use super::{PacketContent, SourcePacket, host_address, port_of, source_port};
-use crate::plan::TrafficPlan;
+use super::addresses::{
+    FIRST_HOST, FIRST_SOURCE_PORT, HOSTS_PER_PORT, host_address, host_number, source_port,
+    subnet_port,
+};
+use super::{PacketContent, SourcePacket};
 use crate::plan::check::PATTERNS_MAX;
+use crate::plan::{AddressFamily, TrafficPlan};
 
 /// First port of the servers; the number of the pattern is added, so that two patterns differ.
 const SERVER_PORT: u16 = 5201;
 // No server port is that of a client.
-const _: () = assert!(SERVER_PORT as usize + PATTERNS_MAX <= super::FIRST_SOURCE_PORT as usize);
+const _: () = assert!(SERVER_PORT as usize + PATTERNS_MAX <= FIRST_SOURCE_PORT as usize);
 /// Time over which the flows of a pattern start, so that they are not in step.
 const START_SPREAD: Duration = Duration::from_millis(100);
 /// Bytes of a flow without end; no run lasts long enough to send them.
@@ -27,6 +31,7 @@ const ENDLESS: ByteCount = ByteCount::new(1 << 50);
 pub(super) struct TcpFlows {
     host: TcpHost,
     config: ConnectionConfig,
+    family: AddressFamily,
     /// Flows that have not started, the next one last.
     waiting: Vec<(Time, u32)>,
     from: Vec<u16>,
@@ -41,7 +46,7 @@ pub(super) struct TcpFlows {
 impl TcpFlows {
     pub(super) fn new(
         now: Time,
-        plan: &TrafficPlan,
+        (family, plan): (AddressFamily, &TrafficPlan),
         (segment, bytes): (ByteCount, Option<ByteCount>),
         (pattern, first_flow): (u16, u32),
         mut random: SeededRandom,
@@ -63,6 +68,7 @@ impl TcpFlows {
         Self {
             host,
             config,
+            family,
             waiting,
             from: plan.from.clone(),
             to: plan.to.clone(),
@@ -104,8 +110,9 @@ impl TcpFlows {
         Some(SourcePacket {
             flow: self.flow_of(addresses),
             size: u32::try_from(content.len()).unwrap_or(u32::MAX),
-            input: port_of(addresses.local.ip()),
-            output: port_of(addresses.remote.ip()),
+            // Segments without such addresses are of no flow of ours, and the host makes none.
+            input: subnet_port(addresses.local.ip()).unwrap_or_default(),
+            output: subnet_port(addresses.remote.ip()).unwrap_or_default(),
             due: now,
             content: PacketContent::Tcp(content),
         })
@@ -148,9 +155,11 @@ impl TcpFlows {
     /// Addresses of the flow as its client sees them.
     fn client_addresses(&self, flow: u32) -> FlowAddresses {
         let nth = |ports: &[u16]| ports[flow as usize % ports.len()];
+        let local = host_address(self.family, flow, nth(&self.from));
+        let remote = host_address(self.family, flow, nth(&self.to));
         FlowAddresses {
-            local: SocketAddr::new(host_address(flow, nth(&self.from)), source_port(flow)),
-            remote: SocketAddr::new(host_address(flow, nth(&self.to)), self.server_port),
+            local: SocketAddr::new(local, source_port(flow)),
+            remote: SocketAddr::new(remote, self.server_port),
         }
     }
 
@@ -172,12 +181,9 @@ impl TcpFlows {
         } else {
             addresses.remote
         };
-        let host = match client.ip() {
-            std::net::IpAddr::V4(address) => u32::from(address.octets()[3]),
-            std::net::IpAddr::V6(_) => super::FIRST_HOST,
-        };
-        let round = u32::from(client.port().saturating_sub(super::FIRST_SOURCE_PORT));
-        let flow = round * super::HOSTS_PER_PORT + host.saturating_sub(super::FIRST_HOST);
+        let host = host_number(client.ip());
+        let round = u32::from(client.port().saturating_sub(FIRST_SOURCE_PORT));
+        let flow = round * HOSTS_PER_PORT + host.saturating_sub(FIRST_HOST);
         self.first_flow
             .saturating_add(2 * flow)
             .saturating_add(u32::from(!is_data))

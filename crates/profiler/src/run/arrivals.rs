@@ -8,7 +8,8 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use host::packets::packet_system::FrameSender;
 use profile::{
-    ArrivalOrigin, PacketIntegrity, PacketRecord, ReceivedPacket, RunPlan, emulated_endpoints,
+    AddressFamily, ArrivalOrigin, PacketIntegrity, PacketRecord, ReceivedPacket, RunPlan,
+    emulated_endpoints, subnet_port,
 };
 use serde::Serialize;
 use vocab::Time;
@@ -107,6 +108,7 @@ pub(super) struct FinishedReading {
 pub(super) struct RingReader<'a> {
     shared: &'a RunShared,
     run: u32,
+    family: AddressFamily,
     macs: &'a [MacAddress],
     senders: &'a [&'a FrameSender],
     rings: Vec<&'a mut PortRings>,
@@ -135,6 +137,7 @@ impl<'a> RingReader<'a> {
         Self {
             shared,
             run: plan.number,
+            family: plan.family,
             macs,
             senders,
             rings,
@@ -221,7 +224,7 @@ impl<'a> RingReader<'a> {
                         *lag_max = lag.max(*lag_max);
                         u64::from(probe.sequence)
                     }
-                    MeasuredFrame::Segment(segment) => numbers.full(segment.identification),
+                    MeasuredFrame::Segment(segment) => numbers.full(segment.number),
                     _ => return,
                 };
                 span.add(at.as_nanos());
@@ -238,7 +241,7 @@ impl<'a> RingReader<'a> {
         let numbers = SequenceNumbers(&self.shared.made);
         let ring = &mut self.rings[port].received;
         let (events, counts) = (&mut self.events, &mut self.arrivals);
-        let (span, run) = (&mut self.received, self.run as u16);
+        let (span, run) = (&mut self.received, (self.run as u16, self.family));
         let (sender, mac) = (self.senders[port], self.macs[port]);
         let number = port as u16;
         let mut read = 0;
@@ -249,7 +252,7 @@ impl<'a> RingReader<'a> {
                 let packet = match parse(frame.bytes) {
                     MeasuredFrame::Probe(probe) => counts.probe(&probe, number, run, at),
                     MeasuredFrame::Segment(segment) => {
-                        let sequence = numbers.full(segment.identification);
+                        let sequence = numbers.full(segment.number);
                         counts.segment(&segment, number, sequence, at)
                     }
                     MeasuredFrame::Neighbour => {
@@ -280,7 +283,8 @@ impl<'a> RingReader<'a> {
         }
         self.enter_events();
         match failure {
-            Some(error) => Err(error).with_context(|| format!("port {port} does not answer ARP")),
+            Some(error) => Err(error)
+                .with_context(|| format!("port {port} does not answer ARP or neighbour discovery")),
             None => Ok(read),
         }
     }
@@ -337,7 +341,7 @@ impl ArrivalCounts {
         &mut self,
         probe: &ProbePacket<'_>,
         port: u16,
-        run: u16,
+        (run, family): (u16, AddressFamily),
         at: Time,
     ) -> Option<ReceivedPacket> {
         if probe.run != run {
@@ -353,7 +357,7 @@ impl ArrivalCounts {
             }
             return None;
         }
-        let endpoints = emulated_endpoints(probe.flow, input, output);
+        let endpoints = emulated_endpoints(family, probe.flow, input, output);
         let is_unchanged = probe.is_between(endpoints.source, endpoints.destination);
         let is_intact = probe.is_intact();
         self.rewritten += u64::from(is_intact && !is_unchanged);
@@ -376,8 +380,8 @@ impl ArrivalCounts {
         sequence: u64,
         at: Time,
     ) -> Option<ReceivedPacket> {
-        let [a, b, subnet, _] = segment.destination()?.octets();
-        if [a, b] == [198, 18] && u16::from(subnet) != port {
+        let subnet = subnet_port(segment.destination()?);
+        if subnet.is_some_and(|subnet| subnet != port) {
             self.misrouted += 1;
             return None;
         }

@@ -15,7 +15,6 @@
 mod arrivals;
 mod sending;
 
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
@@ -241,6 +240,7 @@ pub(crate) fn execute(
             macs: &macs,
             next_hops: &next_hops,
             run: plan.number as u16,
+            family: plan.family,
             is_closed_loop,
         };
         let sender = thread::Builder::new()
@@ -454,8 +454,8 @@ fn find_next_hops(ports: &mut [MeasurementPort], plan: &RunPlan) -> Result<NextH
                 let hop = match plan.subject {
                     MeasurementSubject::Cable => ports[output].mac(),
                     MeasurementSubject::Device => {
-                        let there: IpAddr = emulated_endpoints(0, from, to).destination.ip();
-                        resolve_next_hop(ports, from, there)?
+                        let there = emulated_endpoints(plan.family, 0, from, to).destination;
+                        resolve_next_hop(ports, from, (plan.family, there.ip()))?
                     }
                 };
                 hops[input][output] = Some(hop);

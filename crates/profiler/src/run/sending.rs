@@ -9,11 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use host::packets::packet_system::{BATCH_FRAMES, FrameSender, is_transient};
 use host::packets::system;
-use profile::{OutgoingPacket, PacketContent, emulated_endpoints};
+use profile::{AddressFamily, OutgoingPacket, PacketContent, emulated_endpoints};
 use vocab::Time;
 
 use super::{NextHops, RunShared};
-use crate::probe::{MacAddress, ProbeShape, ProbeTemplate, write_identification};
+use crate::probe::{MacAddress, ProbeShape, ProbeTemplate, write_number};
 
 /// Time between the start of a run and its first packet, in which both threads start.
 pub(super) const PREPARATION: Duration = Duration::from_millis(20);
@@ -46,6 +46,7 @@ pub(super) struct SenderTask<'a> {
     pub(super) macs: &'a [MacAddress],
     pub(super) next_hops: &'a NextHops,
     pub(super) run: u16,
+    pub(super) family: AddressFamily,
     pub(super) is_closed_loop: bool,
 }
 
@@ -174,7 +175,7 @@ impl SenderTask<'_> {
                     frame.extend_from_slice(&kind);
                     let start = frame.len();
                     frame.extend_from_slice(content);
-                    write_identification(&mut frame[start..], packet.sequence as u16);
+                    write_number(&mut frame[start..], packet.sequence as u16);
                 }
             }
         }
@@ -182,7 +183,7 @@ impl SenderTask<'_> {
     }
 
     fn template(&self, packet: &OutgoingPacket, next_hop: MacAddress) -> Result<ProbeTemplate> {
-        let endpoints = emulated_endpoints(packet.flow, packet.input, packet.output);
+        let endpoints = emulated_endpoints(self.family, packet.flow, packet.input, packet.output);
         let shape = ProbeShape {
             source: endpoints.source,
             destination: endpoints.destination,

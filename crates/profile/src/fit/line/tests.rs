@@ -4,7 +4,7 @@ use vocab::Time;
 
 use super::super::transit;
 use super::*;
-use crate::plan::{ExperimentPurpose, MeasurementSubject, RunPlan};
+use crate::plan::{AddressFamily, ExperimentPurpose, MeasurementSubject, RunPlan};
 
 const TRANSIT: u64 = 50_000;
 
@@ -27,6 +27,7 @@ fn run(records: Vec<PacketRecord>) -> MeasuredRun {
         repetition: 0,
         size: None,
         traffic: Vec::new(),
+        family: AddressFamily::Ipv4,
         loss_after: Duration::from_secs(1),
         pause: Duration::ZERO,
         seed: 1,
