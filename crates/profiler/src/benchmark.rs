@@ -1,5 +1,10 @@
 //! The benchmark of the profiler: what the ports of this machine hold, the noise of a cable, and how
 //! well known and foreign devices are found.
+//!
+//! Devices in real time take hours, so a call may measure some of them. Its document is kept after each
+//! device, and `merge` counts the documents of several calls together.
+
+mod merge;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -53,6 +58,9 @@ pub struct BenchmarkSettings {
     pub foreign_devices_real_time: Range<usize>,
     /// Compares TCP flows with captures.
     pub compares_flows: bool,
+    /// Time after which no further device in real time begins, and in which those that have begun
+    /// probably end; `None` measures all.
+    pub within: Option<Duration>,
 }
 
 /// Results of the benchmark.
@@ -77,7 +85,8 @@ const KNOWN_SEED: u64 = 1_000;
 const REAL_TIME_SEED: u64 = 2_000;
 const FOREIGN_SEED: u64 = 3_000;
 
-/// Measures over a cable of its own and through the devices that `settings` name.
+/// Measures over a cable of its own and through the devices that `settings` name. `keep` gets the
+/// document of what has been measured after each part, and after each device in real time.
 ///
 /// # Errors
 /// When the cable, a device or the records cannot be made.
@@ -85,7 +94,129 @@ pub fn run(
     lab: &LabRun,
     settings: BenchmarkSettings,
     progress: &dyn ProgressReporter,
+    keep: &dyn Fn(&Value),
 ) -> Result<BenchmarkResult> {
+    let until = settings.within.map(|within| Instant::now() + within);
+    let mut parts = PartTimes::new();
+    let cable = measure(lab, &cable_settings(lab, &settings)?, progress)?;
+    parts.end("cable");
+    let figures = figures(&cable).context("the benchmark was stopped before its end")?;
+    let mut results = BenchmarkParts {
+        figures,
+        report: report::document(&cable),
+        foreign: Vec::new(),
+        failures: Vec::new(),
+        parts,
+    };
+    keep(&results.document());
+    let seeds = |first: u64, count: u64| first..first + count;
+    if settings.known_devices > 0 {
+        let seeds = seeds(KNOWN_SEED, settings.known_devices);
+        results.figures["known_devices"] = json!(known_devices::in_virtual_time(seeds, progress));
+        results.end("known_devices", keep);
+    }
+    // A device that cannot be made or measured costs its own figures and no others.
+    if !settings.known_devices_real_time.is_empty() {
+        let numbers = &settings.known_devices_real_time;
+        let seeds = REAL_TIME_SEED + numbers.start..REAL_TIME_SEED + numbers.end;
+        let measured = known_devices::in_real_time(lab, (seeds, until), progress, &mut |known| {
+            results.figures["known_devices_real_time"] = json!(known);
+            keep(&results.document());
+        });
+        if let Err(error) = measured {
+            let failure = format!("known devices in real time: {error:#}");
+            results.failures.push(failure);
+        }
+        results.end("known_devices_real_time", keep);
+    }
+    if settings.compares_flows {
+        results.compare_flows(lab, progress);
+        results.end("tcp_flows", keep);
+    }
+    if settings.foreign_devices > 0 {
+        let seeds = seeds(FOREIGN_SEED, settings.foreign_devices);
+        let switches = foreign_devices::in_virtual_time(seeds, progress);
+        results.foreign.extend(switches);
+        results.end("foreign_devices", keep);
+    }
+    let numbers = settings.foreign_devices_real_time;
+    if !numbers.is_empty() {
+        foreign_devices::in_real_time(lab, (numbers, until), progress, &mut |result| {
+            results.add_foreign(result);
+            keep(&results.document());
+        });
+        results.end("foreign_devices_real_time", keep);
+    }
+    let document = results.document();
+    Ok(BenchmarkResult {
+        cable,
+        foreign: results.foreign,
+        failures: results.failures,
+        document,
+    })
+}
+
+/// Counts the documents of several calls together; each has a name for messages.
+///
+/// # Errors
+/// When a document is not one of this benchmark, or two have the same device.
+pub fn merge(documents: &[(String, Value)]) -> Result<Value> {
+    merge::merge(documents)
+}
+
+/// What has been measured so far.
+struct BenchmarkParts {
+    figures: Value,
+    report: Value,
+    foreign: Vec<ForeignResult>,
+    failures: Vec<String>,
+    parts: PartTimes,
+}
+
+impl BenchmarkParts {
+    /// Ends a part of the benchmark.
+    fn end(&mut self, part: &'static str, keep: &dyn Fn(&Value)) {
+        self.parts.end(part);
+        keep(&self.document());
+    }
+
+    fn compare_flows(&mut self, lab: &LabRun, progress: &dyn ProgressReporter) {
+        let mut compared = Vec::new();
+        for flows in TCP_FLOWS {
+            progress.step(0.0, &format!("{flows} TCP flows"));
+            match captured_flows::compare(lab, flows, TCP_DURATION, &SilentProgress) {
+                Ok(figures) => compared.push(figures),
+                Err(error) => self.failures.push(format!("{flows} TCP flows: {error:#}")),
+            }
+        }
+        self.figures["tcp_flows"] = json!(compared);
+    }
+
+    fn add_foreign(&mut self, result: Result<ForeignResult>) {
+        match result {
+            Ok(result) => self.foreign.push(result),
+            Err(error) => self.failures.push(format!("{error:#}")),
+        }
+    }
+
+    fn document(&self) -> Value {
+        let mut figures = self.figures.clone();
+        if !self.foreign.is_empty() {
+            describe_foreign(&ForeignRows::of(&self.foreign), &mut figures);
+        }
+        let models: Vec<_> = self.foreign.iter().map(foreign_document).collect();
+        json!({
+            "bench": "profile",
+            "figures": figures,
+            "report": self.report,
+            "failures": self.failures,
+            "part_times_s": self.parts.seconds,
+            "foreign_models": models,
+        })
+    }
+}
+
+fn cable_settings(lab: &LabRun, settings: &BenchmarkSettings) -> Result<MeasurementSettings> {
     let plan = MeasurementPlan {
         name: "benchmark".to_owned(),
         ports: 2,
@@ -112,73 +243,11 @@ pub fn run(
         ],
     };
     plan.check()?;
-    let measured = MeasurementSettings {
+    Ok(MeasurementSettings {
         plan,
         ports: Vec::new(),
         records: Some(lab.directory().join("records")),
         records_max_bytes: RECORDS_MAX_BYTES,
-    };
-    let mut parts = PartTimes::new();
-    let result = measure(lab, &measured, progress)?;
-    parts.end("cable");
-    let mut figures = figures(&result).context("the benchmark was stopped before its end")?;
-    let seeds = |first: u64, count: u64| first..first + count;
-    if settings.known_devices > 0 {
-        let seeds = seeds(KNOWN_SEED, settings.known_devices);
-        figures["known_devices"] = json!(known_devices::in_virtual_time(seeds, progress));
-    }
-    parts.end("known_devices");
-    // A device that cannot be made or measured costs its own figures and no others.
-    let mut failures = Vec::new();
-    if !settings.known_devices_real_time.is_empty() {
-        let numbers = settings.known_devices_real_time;
-        let seeds = REAL_TIME_SEED + numbers.start..REAL_TIME_SEED + numbers.end;
-        match known_devices::in_real_time(lab, seeds, progress) {
-            Ok(known) => figures["known_devices_real_time"] = json!(known),
-            Err(error) => failures.push(format!("known devices in real time: {error:#}")),
-        }
-    }
-    parts.end("known_devices_real_time");
-    if settings.compares_flows {
-        let mut compared = Vec::new();
-        for flows in TCP_FLOWS {
-            progress.step(0.0, &format!("{flows} TCP flows"));
-            match captured_flows::compare(lab, flows, TCP_DURATION, &SilentProgress) {
-                Ok(figures) => compared.push(figures),
-                Err(error) => failures.push(format!("{flows} TCP flows: {error:#}")),
-            }
-        }
-        figures["tcp_flows"] = json!(compared);
-    }
-    parts.end("tcp_flows");
-    let mut foreign = Vec::new();
-    let in_virtual_time = seeds(FOREIGN_SEED, settings.foreign_devices);
-    foreign.extend(foreign_devices::in_virtual_time(in_virtual_time, progress));
-    parts.end("foreign_devices");
-    let numbers = settings.foreign_devices_real_time;
-    for result in foreign_devices::in_real_time(lab, numbers, progress) {
-        match result {
-            Ok(result) => foreign.push(result),
-            Err(error) => failures.push(format!("{error:#}")),
-        }
-    }
-    parts.end("foreign_devices_real_time");
-    if !foreign.is_empty() {
-        describe_foreign(&foreign, &mut figures);
-    }
-    let document = json!({
-        "bench": "profile",
-        "figures": figures,
-        "report": report::document(&result),
-        "failures": failures,
-        "part_times_s": parts.seconds,
-        "foreign_models": foreign.iter().map(foreign_document).collect::<Vec<_>>(),
-    });
-    Ok(BenchmarkResult {
-        cable: result,
-        foreign,
-        failures,
-        document,
     })
 }
 
@@ -205,11 +274,32 @@ impl PartTimes {
     }
 }
 
+/// Held-out runs of foreign devices, of one call or of several.
+#[derive(Debug, Default)]
+struct ForeignRows {
+    comparisons: Vec<ForeignComparison>,
+    uncompared: Vec<UncomparedRun>,
+    reproductions: Vec<ModelReproduction>,
+    void_reproductions: Vec<VoidReproduction>,
+}
+
+impl ForeignRows {
+    fn of(results: &[ForeignResult]) -> Self {
+        let results = results.iter().cloned();
+        results.fold(Self::default(), |mut rows, result| {
+            rows.comparisons.extend(result.comparisons);
+            rows.uncompared.extend(result.uncompared);
+            rows.reproductions.extend(result.reproductions);
+            rows.void_reproductions.extend(result.void_reproductions);
+            rows
+        })
+    }
+}
+
 /// Enters the comparisons and reproductions of foreign devices.
-fn describe_foreign(foreign: &[ForeignResult], figures: &mut Value) {
-    let comparisons: Vec<&ForeignComparison> =
-        foreign.iter().flat_map(|one| &one.comparisons).collect();
-    let uncompared: Vec<&UncomparedRun> = foreign.iter().flat_map(|one| &one.uncompared).collect();
+fn describe_foreign(rows: &ForeignRows, figures: &mut Value) {
+    let comparisons: Vec<&ForeignComparison> = rows.comparisons.iter().collect();
+    let uncompared: Vec<&UncomparedRun> = rows.uncompared.iter().collect();
     figures["foreign_devices"] = json!(comparisons);
     figures["foreign_uncompared"] = json!(uncompared);
     figures["foreign_complex_best_share"] = json!(share(
@@ -222,12 +312,7 @@ fn describe_foreign(foreign: &[ForeignResult], figures: &mut Value) {
         ForeignKind::SingleQueue,
         ForeignComparison::is_ours_equal
     ));
-    let reproductions: Vec<&ModelReproduction> =
-        foreign.iter().flat_map(|one| &one.reproductions).collect();
-    let void: Vec<&VoidReproduction> = foreign
-        .iter()
-        .flat_map(|one| &one.void_reproductions)
-        .collect();
+    let (reproductions, void) = (&rows.reproductions, &rows.void_reproductions);
     if reproductions.is_empty() && void.is_empty() {
         return;
     }

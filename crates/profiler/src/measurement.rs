@@ -368,6 +368,11 @@ fn total_time(runs: &[RunPlan]) -> Duration {
     runs.iter().map(expected_time).sum()
 }
 
+/// Time that a plan takes, as far as it tells.
+pub(crate) fn plan_time(plan: &MeasurementPlan) -> Duration {
+    total_time(&plan.runs())
+}
+
 /// Waits, and stops early if the user asks for it.
 fn wait(pause: Duration) {
     const STEP: Duration = Duration::from_millis(100);

@@ -62,6 +62,20 @@ impl KernelRouter {
         let run = lab();
         let ports = run.make_namespace("ports").unwrap();
         let router = run.make_namespace("router").unwrap();
+        // The router asks for no host until its own check for duplicates has ended, two seconds later.
+        command::run(
+            "ip",
+            [
+                "netns",
+                "exec",
+                &router,
+                "sysctl",
+                "-qw",
+                "net.ipv6.conf.all.accept_dad=0",
+                "net.ipv6.conf.default.accept_dad=0",
+            ],
+        )
+        .unwrap();
         for number in 0..2 {
             let pair = format!(
                 "-n {ports} link add port{number} type veth peer name in{number} netns {router}"
@@ -70,11 +84,14 @@ impl KernelRouter {
             ip(&format!(
                 "-n {router} address add 198.18.{number}.1/24 dev in{number}"
             ));
+            ip(&format!(
+                "-n {router} address add 2001:2:0:{number}::1/64 dev in{number} nodad"
+            ));
             ip(&format!("-n {router} link set in{number} up"));
             ip(&format!("-n {ports} link set port{number} up"));
         }
         let router = Self { ports, router, run };
-        router.inside("sysctl -qw net.ipv4.ip_forward=1");
+        router.inside("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
         assert_eq!(
             router.inside("cat /proc/sys/net/ipv4/ip_forward").trim(),
             "1"
@@ -95,6 +112,18 @@ impl KernelRouter {
         let values = lines.next().unwrap().split(' ');
         let found = names.zip(values).find(|(name, _)| *name == "ForwDatagrams");
         found.unwrap().1.parse().unwrap()
+    }
+
+    /// The same of IPv6 (RFC 4293, ipv6IfStatsOutForwDatagrams).
+    fn forwarded_ipv6(&self) -> u64 {
+        let text = self.inside("cat /proc/net/snmp6");
+        let value = |line: &str| {
+            line.strip_prefix("Ip6OutForwDatagrams")?
+                .trim()
+                .parse()
+                .ok()
+        };
+        text.lines().find_map(value).unwrap()
     }
 
     fn ports(&self) -> Vec<PortLocation> {
@@ -216,6 +245,52 @@ fn routed_packets_agree_with_the_kernels_counter() {
     assert_eq!(run["delivered"], 3_000, "{document:#}");
     assert_eq!(router.forwarded(), 3_000);
     assert_eq!(rows(&records, "output").0, 3_000);
+}
+
+#[test]
+fn ipv6_packets_and_tcp_flows_pass_a_router() {
+    let Some(_turn) = turn("ipv6_packets_and_tcp_flows_pass_a_router") else {
+        return;
+    };
+    let router = KernelRouter::new();
+    let directory = tempfile::tempdir().unwrap();
+    let records = directory.path().join("records");
+    let udp = constant(0, 1, 1_400, 1_000.0, 200) + &constant(1, 0, 92, 1_000.0, 200);
+    let plan = "family = \"ipv6\"".to_owned() + &plan("device", &udp);
+    let document = router.profile(&plan, &records);
+    let run = &document["runs"][0];
+    assert_eq!(run["delivered"], 400, "{document:#}");
+    // The router counts its replies to our solicitations apart.
+    assert_eq!(router.forwarded_ipv6(), 400);
+    assert_eq!(router.forwarded(), 0);
+    // The router asked who has the addresses of the hosts, and our ports answered.
+    let neighbours = router.inside("ip -6 neigh show");
+    for host in ["2001:2:0:0::3", "2001:2:0:1::2"] {
+        let host: std::net::Ipv6Addr = host.parse().unwrap();
+        let line = neighbours
+            .lines()
+            .find(|line| line.starts_with(&format!("{host} ")));
+        assert!(
+            line.is_some_and(|line| line.contains("lladdr")),
+            "{neighbours}"
+        );
+    }
+    let tcp = r#"[[experiment.traffic]]
+from = [0]
+to = [1]
+pattern = { kind = "tcp", segment = "1428B", bytes = "100kB" }
+flows = 3
+duration = "400ms"
+"#;
+    let records = directory.path().join("tcp");
+    let plan = plan.replace(&udp, tcp);
+    let document = router.profile(&plan, &records);
+    let run = &document["runs"][0];
+    let count = |key: &str| run[key].as_u64().unwrap();
+    // 71 segments of each flow, and acknowledgements.
+    assert!(count("sent") > 3 * 71, "{document:#}");
+    assert_eq!(count("delivered"), count("sent"), "{document:#}");
+    assert_eq!(router.forwarded_ipv6(), 400 + count("sent"));
 }
 
 #[test]
@@ -409,8 +484,9 @@ fn rate_of_the_ports_is_measured() {
         foreign_devices: 0,
         foreign_devices_real_time: 0..0,
         compares_flows: false,
+        within: None,
     };
-    let result = benchmark::run(&lab(), settings, &SilentProgress).unwrap();
+    let result = benchmark::run(&lab(), settings, &SilentProgress, &|_| ()).unwrap();
     println!(
         "{}\n{:#}",
         report::text(&result.cable),

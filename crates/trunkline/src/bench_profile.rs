@@ -1,6 +1,7 @@
 //! `trunkline bench profile`: the packet rate that the profiler sends, receives and records, and how
 //! well it finds known and foreign devices.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -58,6 +59,18 @@ pub(crate) struct BenchProfile {
     /// Writes the models of the foreign devices to this directory, which exists.
     #[arg(long, value_name = "DIR")]
     models: Option<PathBuf>,
+    /// Begins no further device in real time that would probably end later than this. A later call
+    /// measures the rest.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    within: Option<Duration>,
+    /// Keeps the results so far in this file as a JSON object, after each part and each device in
+    /// real time, so that a call that is killed loses one device at most.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Measures nothing: counts the results of several calls, as `--json` printed or `--save` kept
+    /// them, together.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "save")]
+    merge: Vec<PathBuf>,
     /// Prints the results as one JSON object.
     #[arg(long)]
     json: bool,
@@ -78,6 +91,9 @@ impl BenchProfile {
     /// # Errors
     /// When nothing could be measured.
     pub(crate) fn run(self) -> Result<()> {
+        if !self.merge.is_empty() {
+            return self.print_merged();
+        }
         kernel::catch_interruptions();
         let environment = environment()?;
         rootless::obtain(&environment)?;
@@ -91,8 +107,20 @@ impl BenchProfile {
             foreign_devices: self.foreign.into(),
             foreign_devices_real_time: self.skip_foreign_real_time..self.foreign_real_time,
             compares_flows: !self.without_flows,
+            within: self.within,
         };
-        let measured = benchmark::run(&lab, settings, &display);
+        let machine = serde_json::to_value(MachineInfo::describe(&["ip"]))?;
+        let unsaved = Cell::new(None);
+        let keep = |document: &Value| {
+            let Some(file) = &self.save else { return };
+            let mut document = document.clone();
+            document["machine"] = machine.clone();
+            // The measurement goes on: it may still be printed.
+            if let Err(error) = replace(file, &document) {
+                unsaved.set(Some(error));
+            }
+        };
+        let measured = benchmark::run(&lab, settings, &display, &keep);
         display.finish();
         let BenchmarkResult {
             cable,
@@ -105,19 +133,73 @@ impl BenchProfile {
         }
         let mut out = StandardOutput::new();
         if self.json {
-            document["machine"] = serde_json::to_value(MachineInfo::describe(&["ip"]))?;
+            document["machine"] = machine.clone();
             writeln!(out, "{document}")?;
         } else {
             write!(out, "{}", report::text(&cable))?;
-            for (name, value) in document["figures"].as_object().into_iter().flatten() {
-                write_figure(&mut out, name, value)?;
-            }
+            write_figures(&mut out, &document)?;
         }
-        match failures.as_slice() {
+        if let Some(error) = unsaved.into_inner() {
+            return Err(error);
+        }
+        let mut missing = failures;
+        missing.extend(unmeasured_draws(&document));
+        match missing.as_slice() {
             [] => Ok(()),
-            _ => bail!("not everything was measured: {}", failures.join("; ")),
+            _ => bail!("not everything was measured: {}", missing.join("; ")),
         }
     }
+}
+
+impl BenchProfile {
+    /// Counts the results of several calls together, and prints them.
+    fn print_merged(&self) -> Result<()> {
+        let read = |path: &PathBuf| {
+            let name = path.display().to_string();
+            let text = fs::read_to_string(path).with_context(|| name.clone())?;
+            let document = serde_json::from_str(&text)
+                .with_context(|| format!("{name} is not JSON; give what `--json` printed"))?;
+            Ok((name, document))
+        };
+        let documents = self.merge.iter().map(read).collect::<Result<Vec<_>>>()?;
+        let document = benchmark::merge(&documents)?;
+        let mut out = StandardOutput::new();
+        if self.json {
+            writeln!(out, "{document}")?;
+        } else {
+            write_figures(&mut out, &document)?;
+        }
+        Ok(())
+    }
+}
+
+/// Draws in real time that have no result, with the reasons.
+fn unmeasured_draws(document: &Value) -> Vec<String> {
+    let unmeasured = &document["figures"]["known_devices_real_time"]["unmeasured"];
+    let unmeasured = unmeasured.as_array().into_iter().flatten();
+    unmeasured
+        .map(|one| {
+            let reason = one["reason"].as_str().unwrap_or("?");
+            format!("known device {}, real time: {reason}", one["seed"])
+        })
+        .collect()
+}
+
+/// Replaces a file as a whole, so that it is never cut.
+fn replace(file: &Path, document: &Value) -> Result<()> {
+    let mut beside = file.as_os_str().to_owned();
+    beside.push(".part");
+    let beside = PathBuf::from(beside);
+    fs::write(&beside, format!("{document}\n"))
+        .and_then(|()| fs::rename(&beside, file))
+        .with_context(|| format!("{}: the results are not kept", file.display()))
+}
+
+fn write_figures(out: &mut impl Write, document: &Value) -> io::Result<()> {
+    for (name, value) in document["figures"].as_object().into_iter().flatten() {
+        write_figure(out, name, value)?;
+    }
+    Ok(())
 }
 
 fn nearness(is_near: &Value, is_within_noise: &Value) -> &'static str {

@@ -380,6 +380,7 @@ mod tests {
             repetition: 0,
             size: None,
             traffic: Vec::new(),
+            family: crate::plan::AddressFamily::Ipv4,
             loss_after: Duration::from_secs(1),
             pause: Duration::ZERO,
             seed: 1,

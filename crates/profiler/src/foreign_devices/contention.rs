@@ -8,6 +8,7 @@
 //! rings of its sockets while the other one has the processor.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 use host::packets::system;
@@ -16,6 +17,7 @@ use host::run::LabRun;
 use profile::{MeasuredRun, MeasurementPlan};
 
 use crate::device_stand::{DeviceProcess, DeviceStand, ip};
+use crate::measurement::plan_time;
 
 /// Name of the device.
 pub(super) const NAME: &str = "two forwarders on one core";
@@ -55,7 +57,7 @@ pub(super) fn measure(
     };
     let first_forwarder = start(&stand.device, "forwarder-1", "in0,in1")?;
     let second_forwarder = start(&second, "forwarder-2", "in2,in3")?;
-    let plan = MeasurementPlan::from_toml(PLAN).expect("the plan is well formed");
+    let plan = plan();
     let (runs, result) = stand.measure(&plan, &SilentProgress)?;
     first_forwarder.stop()?;
     second_forwarder.stop()?;
@@ -63,6 +65,15 @@ pub(super) fn measure(
         progress.note(&format!("{NAME}: {failure}"));
     }
     Ok((plan, runs))
+}
+
+/// Time that the measurement takes.
+pub(super) fn measuring_time() -> Duration {
+    plan_time(&plan())
+}
+
+fn plan() -> MeasurementPlan {
+    MeasurementPlan::from_toml(PLAN).expect("the plan is well formed")
 }
 
 const PLAN: &str = r#"

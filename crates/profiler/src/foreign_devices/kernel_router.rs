@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::time::Duration;
 
 use anyhow::Result;
 use host::command;
@@ -10,6 +11,7 @@ use host::run::LabRun;
 use profile::{MeasuredRun, MeasurementPlan};
 
 use crate::device_stand::DeviceStand;
+use crate::measurement::plan_time;
 
 /// Ports of the router.
 const PORTS: u16 = 3;
@@ -133,6 +135,11 @@ pub(super) fn measure(
         progress.note(&format!("{}: {failure}", limit.name()));
     }
     Ok((plan, runs))
+}
+
+/// Time that the measurement takes, and its held-out and lone packets through the emulated model.
+pub(super) fn measuring_time(limit: RouterLimit) -> Duration {
+    plan_time(&plan(limit)) * 3 / 2
 }
 
 /// Lone packets over cable and router, overload by size, and held-out bursts and TCP.

@@ -15,15 +15,16 @@ mod kernel_router;
 mod reproduction;
 
 use std::ops::Range;
+use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, ensure};
 use host::kernel;
 use host::progress::ProgressReporter;
 use host::run::LabRun;
 use profile::{
     ExperimentPurpose, MeasuredRun, MeasurementPlan, MeasurementSubject, ModelFamily, RunPlan,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use vocab::DeviceModel;
 
 use crate::fitting::{CalibratedRuns, unusable};
@@ -33,7 +34,7 @@ pub use kernel_router::{KERNEL_ROUTERS, RouterLimit};
 pub use reproduction::{ModelReproduction, VoidReproduction};
 
 /// Kind of a foreign device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ForeignKind {
     /// A single queue behind each output explains it.
@@ -43,7 +44,7 @@ pub enum ForeignKind {
 }
 
 /// Scores of the three models on a held-out run of a device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForeignComparison {
     /// Name of the device.
     pub device: String,
@@ -74,7 +75,7 @@ pub struct ForeignComparison {
 }
 
 /// A held-out run of a device without a comparison.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UncomparedRun {
     /// Name of the device.
     pub device: String,
@@ -112,7 +113,7 @@ impl ForeignComparison {
 }
 
 /// A device that was measured, fitted and compared.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ForeignResult {
     /// The fitted model; `None` if the device could not be fitted.
     pub model: Option<DeviceModel>,
@@ -161,36 +162,41 @@ pub fn in_virtual_time(seeds: Range<u64>, progress: &dyn ProgressReporter) -> Ve
 pub const REAL_TIME_DEVICES: usize = KERNEL_ROUTERS.len() + 1;
 
 /// Measures those of the devices of the kernel and of user space that have these numbers, in real time,
-/// and compares the models. A device that cannot be made or measured gives an error.
+/// and compares the models; `take` gets each result once it is there. A device that cannot be made or
+/// measured gives an error, and so does one that would probably end after `until`.
 pub fn in_real_time(
     lab: &LabRun,
-    numbers: Range<usize>,
+    (numbers, until): (Range<usize>, Option<Instant>),
     progress: &dyn ProgressReporter,
-) -> Vec<Result<ForeignResult>> {
-    let mut results = Vec::new();
+    take: &mut dyn FnMut(Result<ForeignResult>),
+) {
     let numbers = numbers.start..numbers.end.min(REAL_TIME_DEVICES);
     let count = numbers.len().max(1);
     for (position, number) in numbers.enumerate() {
-        if kernel::interrupted() {
-            break;
-        }
+        let router = KERNEL_ROUTERS.get(number);
+        let (name, takes) = match router {
+            Some(limit) => (limit.name(), kernel_router::measuring_time(*limit)),
+            None => (contention::NAME.to_owned(), contention::measuring_time()),
+        };
         let done = position as f64 / count as f64;
-        results.push(match KERNEL_ROUTERS.get(number) {
-            Some(limit) => {
-                progress.step(done, &limit.name());
-                kernel_router(lab, *limit, progress).with_context(|| limit.name())
+        progress.step(done, &format!("{name}, about {} s", takes.as_secs()));
+        let result = if kernel::interrupted() {
+            Err(anyhow!("the user stopped the benchmark"))
+        } else if until.is_some_and(|until| Instant::now() + takes > until) {
+            Err(anyhow!("the time of this piece was over"))
+        } else {
+            match router {
+                Some(limit) => kernel_router(lab, *limit, progress),
+                None => contending_forwarders(lab, progress),
             }
-            None => {
-                progress.step(done, contention::NAME);
-                contending_forwarders(lab, progress).context(contention::NAME)
-            }
-        });
+        };
+        take(result.with_context(|| name));
     }
-    results
 }
 
 fn contending_forwarders(lab: &LabRun, progress: &dyn ProgressReporter) -> Result<ForeignResult> {
     let (plan, runs) = contention::measure(lab, progress)?;
+    ensure!(!kernel::interrupted(), "the user stopped the benchmark");
     let kind = (ForeignKind::Complex, true);
     Ok(compare(contention::NAME, kind, runs, &plan))
 }
@@ -205,6 +211,8 @@ pub fn kernel_router(
     progress: &dyn ProgressReporter,
 ) -> Result<ForeignResult> {
     let (plan, runs) = kernel_router::measure(lab, limit, progress)?;
+    // A part of the plan says too little.
+    ensure!(!kernel::interrupted(), "the user stopped the benchmark");
     let kind = (ForeignKind::SingleQueue, true);
     let name = limit.name();
     let mut result = compare(&name, kind, runs.clone(), &plan);
@@ -225,6 +233,7 @@ pub fn kernel_router(
             all_void(&name, &plan, "there is no model of the device"),
         ),
     };
+    ensure!(!kernel::interrupted(), "the user stopped the benchmark");
     Ok(result)
 }
 

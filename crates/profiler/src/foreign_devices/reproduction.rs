@@ -13,7 +13,7 @@ use host::run::LabRun;
 use profile::{
     ExperimentPurpose, MeasuredRun, MeasurementPlan, MeasurementSubject, PacketFate, RunPlan,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use vocab::DeviceModel;
 
 use super::held_out_plans;
@@ -27,7 +27,7 @@ const LOSS_DIFFERENCE_MAX: f64 = 0.000_5;
 const DELAY_ERROR_MAX: f64 = 0.1;
 
 /// A held-out run of a device beside the same run through its model.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelReproduction {
     /// Name of the device.
     pub device: String,
@@ -55,7 +55,7 @@ pub struct ModelReproduction {
 }
 
 /// A held-out run whose reproduction says nothing, with the reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VoidReproduction {
     /// Name of the device.
     pub device: String,

@@ -274,7 +274,17 @@ pub(super) fn real_plans(device: &DeviceModel) -> (MeasurementPlan, MeasurementP
     (overloads.experiments, probes.experiments) = experiments
         .into_iter()
         .partition(|experiment| experiment.purpose == ExperimentPurpose::Overload);
+    probes.loss_after = probes.loss_after.min(probe_drain(device) + LOSS_LEAST);
     (overloads, probes)
+}
+
+/// Time in which all packets of a run without overload of an output leave: those of a burst on one
+/// input, one after the other through the servers and then, an equal part each, through the outputs.
+fn probe_drain(device: &DeviceModel) -> Duration {
+    let outputs = BURST_OUTPUTS.end - BURST_OUTPUTS.start;
+    let behind_each = (INPUT_PACKETS as u32).div_ceil(u32::from(outputs));
+    let served = device.service_time(1_500) * INPUT_PACKETS as u32;
+    device.fixed_delay(0, 1_500) + served + device.output.serialisation(1_500) * behind_each
 }
 
 /// Bytes of packets of 1500 bytes that the queue holds.

@@ -57,6 +57,18 @@ impl MeasurementQuality {
             .is_some_and(|effect| self.overload_lateness > effect)
     }
 
+    /// Tells whether the emulated device was later than the time in which its full queue drains, so that
+    /// the idle times of its line and the pauses of the machine look the same; or whether the noise of the
+    /// stamps hides the distance of its packets.
+    #[must_use]
+    pub fn is_late_for_rate(&self, device: &DeviceModel) -> bool {
+        let overhead = device.output.overhead.bytes();
+        let queue = device.output.queue;
+        let held = queue.limit() / queue.cost(1_500 + overhead);
+        let drain = device.output.serialisation(1_500).as_nanos() * u128::from(held);
+        self.overload_lateness.as_nanos() > drain || !self.can_count_packets(device)
+    }
+
     /// Tells whether the emulated device was late by more than a small share of the longest wait for a
     /// server, where that wait exceeds the noise of the stamps.
     #[must_use]
@@ -74,7 +86,8 @@ impl MeasurementQuality {
 /// Errors of one fit.
 #[derive(Clone, Copy, Debug)]
 pub struct FitErrors {
-    /// Error of the rate, in percent; `None` if the plan did not overload the output.
+    /// Error of the rate, in percent; `None` if the plan did not overload the output, or the machine hides
+    /// the rate.
     pub rate_percent: Option<f64>,
     /// Greatest error of the transit that exceeds 5 % and the noise of the stamps, in µs; zero if none
     /// does.
@@ -116,6 +129,7 @@ pub fn judge(
     let true_rate = rate_of(device).expect("each known device has a rate");
     let overloaded = overloaded_sizes(device, &quality).len();
     let rate_percent = match rate_of(&fit.model) {
+        _ if quality.is_late_for_rate(device) => None,
         Some(rate) => Some((rate / true_rate - 1.0).abs() * 100.0),
         None if overloaded >= 2 => Some(100.0),
         None => None,
@@ -324,6 +338,15 @@ mod tests {
             overload_lateness: Duration::from_micros(lateness),
             ..MeasurementQuality::EXACT
         };
+        assert!(!quality(0).is_late_for_rate(&device));
+        // 20 packets of 1500 bytes.
+        assert!(!quality(30_000).is_late_for_rate(&device));
+        assert!(quality(30_001).is_late_for_rate(&device));
+        let noisy = MeasurementQuality {
+            resolution: Duration::from_micros(1_501),
+            ..MeasurementQuality::EXACT
+        };
+        assert!(noisy.is_late_for_rate(&device));
         assert!(!quality(0).is_late_for_unit(&device));
         assert!(quality(1_000_000).is_late_for_unit(&device));
         let wait = longest_wait(&device, Duration::ZERO);

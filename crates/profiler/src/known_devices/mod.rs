@@ -9,99 +9,25 @@
 
 pub mod draw;
 pub mod judge;
+mod results;
 
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use host::kernel;
 use host::progress::{ProgressReporter, SilentProgress};
 use host::run::LabRun;
 use profile::{ExperimentPurpose, MeasuredRun, MeasurementPlan, ModelFamily, PacketFate};
-use serde::Serialize;
 use vocab::DeviceModel;
 
 use crate::device_stand::{DeviceStand, EmulationAccount};
 use crate::fitting::CalibratedRuns;
-use crate::measurement::MeasurementResult;
+use crate::measurement::{MeasurementResult, plan_time};
 use crate::virtual_device::virtual_runs;
 use judge::{FitErrors, MeasurementQuality, judge};
 
-/// Figures of many draws.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct KnownDeviceFigures {
-    /// Devices that were drawn, measured and fitted.
-    pub draws: usize,
-    /// 95th percentile of the error of the rate.
-    pub rate_error_p95_percent: f64,
-    /// 95th percentile of the greatest error of the transit at any size, where it exceeds 5 %.
-    pub transit_error_p95_us: f64,
-    /// Share of the queues whose unit is right.
-    pub queue_unit_right_share: f64,
-    /// 95th percentile of the error of the queue's size beyond one packet.
-    pub queue_size_error_p95_percent: f64,
-    /// Share of the devices whose number of servers is right.
-    pub servers_right_share: f64,
-    /// Devices whose rate, queue and servers the plan overloads, so that they are judged.
-    pub rates_judged: usize,
-    /// Devices whose queue is judged.
-    pub queues_judged: usize,
-    /// Devices whose servers are judged.
-    pub servers_judged: usize,
-    /// Devices whose queue is not judged, because the noise of the stamps is longer than a packet of
-    /// 1500 bytes on their line.
-    pub queues_void: usize,
-    /// Devices whose queue is not judged, because the emulated device delivered packets later than the
-    /// smallest effect that tells the unit of its queue from another one.
-    pub queues_late: usize,
-    /// Devices whose servers are not judged, because the emulated device was late by a part of the wait
-    /// for a server.
-    pub servers_late: usize,
-    /// Devices that are not judged at all, with the reason.
-    pub void: Vec<String>,
-    /// Median of the noise of the stamps, by the calibration over a cable.
-    pub calibration_noise_us: f64,
-    /// Lateness of the emulated device for half of the lone packets and short bursts: the median of the
-    /// draws.
-    pub probe_lateness_us: f64,
-    /// Lateness within which it delivered 99 of 100 packets of the overloads: the median of the draws.
-    pub overload_lateness_us: f64,
-    /// Measurements that were made, those that were repeated included.
-    pub measurements: usize,
-    /// Each draw, so that the draws of several calls can be counted together.
-    pub each: Vec<DrawResult>,
-    /// Devices that could not be fitted, with the reason; they count as wrong in everything.
-    pub unfitted: Vec<String>,
-}
-
-/// Result of one draw; a part that is not judged has `null`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct DrawResult {
-    /// Seed of the device.
-    pub seed: u64,
-    /// Error of the rate, in percent.
-    pub rate_error_percent: Option<f64>,
-    /// Greatest error of the transit that exceeds 5 % and the noise.
-    pub transit_error_us: f64,
-    /// The unit of the queue is right.
-    pub queue_unit_is_right: Option<bool>,
-    /// Error of the queue's size beyond one packet, in percent.
-    pub queue_size_error_percent: Option<f64>,
-    /// The number of servers is right.
-    pub servers_are_right: Option<bool>,
-    /// The whole draw is void.
-    pub is_void: bool,
-    /// The emulated device was too late to tell the unit.
-    pub is_queue_late: bool,
-    /// The emulated device was too late to tell the servers.
-    pub are_servers_late: bool,
-    /// Noise of the stamps.
-    pub noise_us: f64,
-    /// Lateness within which the emulated device delivered 99 of 100 packets of the overloads.
-    pub overload_lateness_us: f64,
-    /// Measurements until this one.
-    pub measurements: usize,
-}
+pub use results::{DrawResult, KnownDeviceFigures, UnmeasuredDraw};
 
 /// Measurements of a device in real time until one counts.
 const ATTEMPTS_MAX: usize = 3;
@@ -129,13 +55,15 @@ struct UnjudgedParts {
     late_queue: bool,
     /// It was too late to tell its servers.
     late_servers: bool,
+    /// It was too late, or the stamps too noisy, to tell its rate.
+    hidden_rate: bool,
 }
 
 impl JudgedDraw {
     fn result(&self) -> DrawResult {
-        let errors = match &self.errors {
-            Ok(errors) => *errors,
-            Err(_) => FitErrors::all_wrong(),
+        let (errors, unfitted) = match &self.errors {
+            Ok(errors) => (*errors, None),
+            Err(error) => (FitErrors::all_wrong(), Some(format!("{error:#}"))),
         };
         DrawResult {
             seed: self.seed,
@@ -144,10 +72,14 @@ impl JudgedDraw {
             queue_unit_is_right: errors.unit_is_right,
             queue_size_error_percent: errors.queue_percent,
             servers_are_right: errors.servers_are_right,
-            is_void: self.void.is_some(),
+            void: self.void.clone(),
+            unfitted,
+            is_queue_noisy: self.unjudged.noisy_queue,
             is_queue_late: self.unjudged.late_queue,
             are_servers_late: self.unjudged.late_servers,
+            is_rate_hidden: self.unjudged.hidden_rate,
             noise_us: micros(self.quality.resolution),
+            probe_lateness_us: micros(self.quality.probe_lateness),
             overload_lateness_us: micros(self.quality.overload_lateness),
             measurements: self.measurements,
         }
@@ -159,9 +91,10 @@ impl JudgedDraw {
             noisy_queue,
             late_queue,
             late_servers,
+            hidden_rate,
         } = self.unjudged;
-        let void = if self.void.is_some() { 4 } else { 0 };
-        void + [noisy_queue, late_queue, late_servers]
+        let void = if self.void.is_some() { 5 } else { 0 };
+        void + [noisy_queue, late_queue, late_servers, hidden_rate]
             .map(u8::from)
             .iter()
             .sum::<u8>()
@@ -182,65 +115,97 @@ pub fn in_virtual_time(seeds: Range<u64>, progress: &dyn ProgressReporter) -> Kn
         let device = draw::device(seed);
         let runs = virtual_runs(&plan, &device).collect();
         let calibrated = CalibratedRuns::new(runs, device.ports);
-        Some(judged(
-            seed,
-            (&device, &calibrated),
-            MeasurementQuality::EXACT,
-        ))
+        let parts = (&device, &calibrated);
+        Some(judged(seed, parts, MeasurementQuality::EXACT).result())
     });
-    figures(draws)
+    KnownDeviceFigures::of(draws.collect(), Vec::new())
 }
 
 /// Measures and fits the devices of these seeds in real time: each runs in a process of its own,
-/// between veth pairs.
+/// between veth pairs. `keep` gets the figures of the draws so far after each draw. No measurement
+/// begins that would probably end after `until`. A draw that cannot be measured has its reason in the
+/// figures, and the next one begins.
 ///
 /// # Errors
-/// When the stand cannot be made or a measurement fails.
+/// When the stand cannot be made.
 pub fn in_real_time(
     lab: &LabRun,
-    seeds: Range<u64>,
+    (seeds, until): (Range<u64>, Option<Instant>),
     progress: &dyn ProgressReporter,
+    keep: &mut dyn FnMut(&KnownDeviceFigures),
 ) -> Result<KnownDeviceFigures> {
     let count = seeds.end.saturating_sub(seeds.start).max(1);
     let stand = DeviceStand::create(lab, "known", draw::PORTS)?;
-    let mut draws = Vec::new();
+    let (mut each, mut unmeasured) = (Vec::new(), Vec::new());
     for seed in seeds.clone() {
         let done = (seed - seeds.start) as f64 / count as f64;
-        progress.step(done, &format!("known device {seed}, real time"));
+        let device = draw::device(seed);
+        let takes = measuring_time(&device);
+        progress.step(
+            done,
+            &format!(
+                "known device {seed}, real time, about {} s for each of at most {ATTEMPTS_MAX} measurements",
+                takes.as_secs()
+            ),
+        );
+        let has_time = || until.is_none_or(|until| Instant::now() + takes <= until);
+        let mut without = |reason: String| unmeasured.push(UnmeasuredDraw { seed, reason });
         if kernel::interrupted() {
+            without("the user stopped the benchmark".to_owned());
+        } else if !has_time() {
+            without("the time of this piece was over".to_owned());
+        } else {
+            match measured_with_repeats(seed, (&stand, &device), &has_time) {
+                Ok(draw) => {
+                    progress.note(&format!("known device {seed}: {draw:?}"));
+                    each.push(draw);
+                }
+                Err(error) => without(format!("{error:#}")),
+            }
+        }
+        keep(&KnownDeviceFigures::of(each.clone(), unmeasured.clone()));
+    }
+    Ok(KnownDeviceFigures::of(each, unmeasured))
+}
+
+/// Measures a device until nothing is hidden, at most [`ATTEMPTS_MAX`] times. The measurement that the
+/// machine hid least counts, whatever it found.
+fn measured_with_repeats(
+    seed: u64,
+    (stand, device): (&DeviceStand<'_>, &DeviceModel),
+    has_time: &dyn Fn() -> bool,
+) -> Result<DrawResult> {
+    let mut draw = measured(seed, stand, device)?;
+    for measurements in 2..=ATTEMPTS_MAX {
+        if draw.hidden() == 0 || !has_time() || kernel::interrupted() {
             break;
         }
-        let device = draw::device(seed);
-        // The measurement that the machine hid least counts, whatever it found.
-        let mut draw = measured(seed, &stand, &device)?;
-        for measurements in 2..=ATTEMPTS_MAX {
-            if draw.hidden() == 0 || kernel::interrupted() {
-                break;
-            }
-            let again = measured(seed, &stand, &device)?;
-            if again.hidden() < draw.hidden() {
-                draw = again;
-            }
-            draw.measurements = measurements;
+        // The earlier measurement is whole, so it counts where a repetition fails or is stopped.
+        let Ok(again) = measured(seed, stand, device) else {
+            break;
+        };
+        if again.hidden() < draw.hidden() {
+            draw = again;
         }
-        progress.note(&format!(
-            "known device {seed}: {:?}, {:?}",
-            draw.quality, draw.unjudged
-        ));
-        if let Ok(errors) = &draw.errors {
-            progress.note(&format!("known device {seed}: {errors:?}"));
-        }
-        draws.push(draw);
+        draw.measurements = measurements;
     }
-    Ok(figures(draws.into_iter()))
+    Ok(draw.result())
+}
+
+/// Time that one measurement of a device takes, as far as its plans tell.
+fn measuring_time(device: &DeviceModel) -> Duration {
+    let (overloads, probes) = draw::real_plans(device);
+    plan_time(&overloads) + plan_time(&probes)
 }
 
 /// Runs `device` in the emulator, and measures and judges it. Overloads go through a process of their
 /// own, so that the emulator counts its lateness for them apart.
 fn measured(seed: u64, stand: &DeviceStand<'_>, device: &DeviceModel) -> Result<JudgedDraw> {
     let (overloads, probes) = draw::real_plans(device);
-    let (mut runs, _, probed) = measured_by(stand, device, &probes)?;
+    let (mut runs, probe_result, probed) = measured_by(stand, device, &probes)?;
     let (overloaded_runs, result, overloaded) = measured_by(stand, device, &overloads)?;
+    // A part of the plan says too little.
+    ensure!(!kernel::interrupted(), "the user stopped the benchmark");
     runs.extend(overloaded_runs);
     let calibrated = CalibratedRuns::new(runs, device.ports);
     let quality = MeasurementQuality {
@@ -252,7 +217,10 @@ fn measured(seed: u64, stand: &DeviceStand<'_>, device: &DeviceModel) -> Result<
     };
     let mut draw = judged(seed, (device, &calibrated), quality);
     let lost = probed.lost + overloaded.lost;
-    if lost > 0 {
+    let failures = [&probe_result, &result];
+    if let Some(failure) = failures.iter().find_map(|one| one.failure.as_ref()) {
+        draw.void = Some(format!("{}: {failure}", device.name));
+    } else if lost > 0 {
         draw.void = Some(format!(
             "{}: the emulator lost {lost} packets outside the model, as the machine is too busy",
             device.name
@@ -314,6 +282,7 @@ fn judged(
             noisy_queue: !quality.can_count_packets(device),
             late_queue: quality.is_late_for_unit(device),
             late_servers: quality.is_late_for_servers(device),
+            hidden_rate: quality.is_late_for_rate(device),
         },
         quality,
         void: None,
@@ -334,66 +303,8 @@ pub fn dropped_sizes(runs: &[MeasuredRun]) -> usize {
         .count()
 }
 
-fn figures(draws: impl Iterator<Item = JudgedDraw>) -> KnownDeviceFigures {
-    let mut figures = KnownDeviceFigures::default();
-    let (mut rates, mut transits, mut queues) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut units, mut servers) = (Vec::new(), Vec::new());
-    let (mut noises, mut probes, mut overloads) = (Vec::new(), Vec::new(), Vec::new());
-    for draw in draws {
-        noises.push(micros(draw.quality.resolution));
-        probes.push(micros(draw.quality.probe_lateness));
-        overloads.push(micros(draw.quality.overload_lateness));
-        figures.measurements += draw.measurements;
-        figures.each.push(draw.result());
-        if let Some(reason) = draw.void {
-            figures.void.push(reason);
-            continue;
-        }
-        figures.draws += 1;
-        let unjudged = draw.unjudged;
-        figures.queues_void += usize::from(unjudged.noisy_queue);
-        figures.queues_late += usize::from(unjudged.late_queue && !unjudged.noisy_queue);
-        figures.servers_late += usize::from(unjudged.late_servers);
-        let errors = draw.errors.unwrap_or_else(|error| {
-            figures.unfitted.push(format!("{error:#}"));
-            FitErrors::all_wrong()
-        });
-        rates.extend(errors.rate_percent);
-        transits.push(errors.transit_us);
-        units.extend(errors.unit_is_right);
-        queues.extend(errors.queue_percent);
-        servers.extend(errors.servers_are_right);
-    }
-    KnownDeviceFigures {
-        rate_error_p95_percent: quantile(&rates, 0.95),
-        transit_error_p95_us: quantile(&transits, 0.95),
-        queue_unit_right_share: share(&units),
-        queue_size_error_p95_percent: quantile(&queues, 0.95),
-        servers_right_share: share(&servers),
-        rates_judged: rates.len(),
-        queues_judged: units.len(),
-        servers_judged: servers.len(),
-        calibration_noise_us: quantile(&noises, 0.5),
-        probe_lateness_us: quantile(&probes, 0.5),
-        overload_lateness_us: quantile(&overloads, 0.5),
-        ..figures
-    }
-}
-
 fn micros(span: Duration) -> f64 {
     span.as_nanos() as f64 / 1e3
-}
-
-fn share(right: &[bool]) -> f64 {
-    right.iter().filter(|right| **right).count() as f64 / right.len().max(1) as f64
-}
-
-/// Smallest value that at least this share does not exceed; zero of none.
-fn quantile(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let rank = (sorted.len() as f64 * share).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]
@@ -401,71 +312,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unfitted_is_wrong_and_void_does_not_count() {
-        let right = FitErrors {
-            rate_percent: Some(0.1),
-            transit_us: 0.0,
-            unit_is_right: Some(true),
-            queue_percent: None,
-            servers_are_right: None,
-        };
-        let quality = MeasurementQuality {
-            resolution: Duration::from_micros(3),
-            ..MeasurementQuality::EXACT
-        };
-        let draw = |errors, void: Option<&str>| JudgedDraw {
+    fn measurement_that_hides_less_has_fewer_hidden_parts() {
+        let draw = |late_queue, late_servers, void: Option<&str>| JudgedDraw {
             seed: 7,
-            errors,
-            quality,
-            unjudged: UnjudgedParts::default(),
-            void: void.map(str::to_owned),
-            measurements: 2,
-        };
-        let draws = [
-            draw(Ok(right), None),
-            draw(Err(anyhow::anyhow!("no packet")), None),
-            draw(Ok(right), Some("a busy machine")),
-        ];
-        let figures = figures(draws.into_iter());
-        assert_eq!((figures.draws, figures.servers_judged), (2, 1));
-        assert_eq!(figures.measurements, 6);
-        assert!((figures.queue_unit_right_share - 0.5).abs() < 1e-12);
-        assert!((figures.rate_error_p95_percent - 100.0).abs() < 1e-12);
-        assert!((figures.calibration_noise_us - 3.0).abs() < 1e-12);
-        assert_eq!(figures.unfitted, ["no packet"]);
-        assert_eq!(figures.void, ["a busy machine"]);
-        let void: Vec<bool> = figures.each.iter().map(|one| one.is_void).collect();
-        assert_eq!(void, [false, false, true]);
-    }
-
-    #[test]
-    fn late_parts_are_counted_and_not_judged() {
-        let late = |late_queue, late_servers| JudgedDraw {
-            seed: 7,
-            errors: Ok(FitErrors {
-                rate_percent: Some(0.1),
-                transit_us: 0.0,
-                unit_is_right: None,
-                queue_percent: None,
-                servers_are_right: None,
-            }),
-            quality: MeasurementQuality {
-                overload_lateness: Duration::from_millis(2),
-                ..MeasurementQuality::EXACT
-            },
+            errors: Err(anyhow::anyhow!("no packet")),
+            quality: MeasurementQuality::EXACT,
             unjudged: UnjudgedParts {
                 noisy_queue: false,
                 late_queue,
                 late_servers,
+                hidden_rate: false,
             },
-            void: None,
-            measurements: 3,
+            void: void.map(str::to_owned),
+            measurements: 1,
         };
-        assert!(late(true, true).hidden() > late(true, false).hidden());
-        let figures = figures([late(true, true), late(true, false)].into_iter());
-        assert_eq!((figures.draws, figures.rates_judged), (2, 2));
-        assert_eq!((figures.queues_late, figures.servers_late), (2, 1));
-        assert_eq!((figures.queues_judged, figures.servers_judged), (0, 0));
-        assert!((figures.overload_lateness_us - 2_000.0).abs() < 1e-9);
+        assert!(draw(true, true, None).hidden() > draw(true, false, None).hidden());
+        assert!(draw(false, false, Some("busy")).hidden() > draw(true, true, None).hidden());
+        assert_eq!(draw(false, false, None).hidden(), 0);
+        let result = draw(true, false, None).result();
+        assert_eq!(result.unfitted.as_deref(), Some("no packet"));
+        assert_eq!(result.rate_error_percent, Some(100.0));
+    }
+
+    #[test]
+    fn measuring_time_counts_the_wait_of_each_run() {
+        let device = draw::device(2_000);
+        let (overloads, probes) = draw::real_plans(&device);
+        let waits: Duration = [&overloads, &probes]
+            .iter()
+            .map(|plan| plan.loss_after * plan.runs().len() as u32)
+            .sum();
+        assert!(measuring_time(&device) > waits);
     }
 }

@@ -97,7 +97,9 @@ fn drawn_devices_are_found_in_real_time() {
         return;
     };
     let lab = lab(env!("CARGO_BIN_EXE_trunkline"));
-    let figures = known_devices::in_real_time(&lab, 2_000..2_003, &SilentProgress).unwrap();
+    let figures =
+        known_devices::in_real_time(&lab, (2_000..2_003, None), &SilentProgress, &mut |_| ())
+            .unwrap();
     assert_eq!(figures.draws, 3);
     assert_eq!(figures.unfitted, [""; 0]);
     assert!(figures.rate_error_p95_percent <= 1.0, "{figures:?}");
