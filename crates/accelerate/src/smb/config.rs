@@ -189,9 +189,11 @@ pub(crate) const LISTING_OFFERS_FIRST: usize = 2;
 pub(crate) const LISTING_OFFER_BYTES: usize = 32 << 10;
 pub(crate) const LISTING_OFFERS_BYTES: usize = 64 << 10;
 
-/// Directories whose subdirectories are remembered, and bytes of the names of one: a client that goes
-/// through a tree returns to the directories above, and trees are seldom deeper.
+/// Directories whose subdirectories are remembered, and names of one, and their bytes: a client that goes
+/// through a tree returns to the directories above, and trees are seldom deeper. The names are compared with each
+/// listing, so they must be few enough to be sorted at once.
 pub(crate) const WALKED_DIRECTORIES_MAX: usize = 16;
+pub(crate) const WALKED_NAMES_MAX: usize = 1_024;
 pub(crate) const WALKED_NAMES_KEPT: usize = 16 << 10;
 
 /// The longest CREATE that an open made ahead may answer, with its header and without that of its frame:

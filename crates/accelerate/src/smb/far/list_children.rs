@@ -30,8 +30,9 @@ use super::open::TrackedOpen;
 use super::{FarState, RequestPurpose, Smb2FarHalf, StreamFinish};
 use crate::ReasonCode;
 use crate::smb::config::{
-    LEASED_OFFER_LASTS, LISTING_OFFERS_BYTES, LISTING_OFFERS_FIRST, LISTING_OFFERS_MAX, OPENS_MAX,
-    WALKED_DIRECTORIES_MAX, WALKED_NAMES_KEPT,
+    LEASED_OFFER_LASTS, LISTING_OFFERS_BYTES, LISTING_OFFERS_FIRST, LISTING_OFFERS_MAX,
+    LISTING_WAITS, LISTINGS_AHEAD, OPENS_MAX, WALKED_DIRECTORIES_MAX, WALKED_NAMES_KEPT,
+    WALKED_NAMES_MAX,
 };
 use crate::smb::frames::HalfFrame;
 use crate::smb::listing::{DirectoryQuery, ListingFrame, plain_create, plain_create_of};
@@ -100,8 +101,9 @@ struct ChildOpen {
     model: ListingModel,
     position: u64,
     at: Time,
-    /// The client's compound, which waits for the near half's word.
+    /// The client's compound, which waits for the near half's word, and since when.
     waiting: Option<GatheredMessage>,
+    waits_since: Time,
     /// The near half was asked to stop; its confirmation is outstanding.
     is_retiring: bool,
 }
@@ -117,8 +119,9 @@ pub(super) struct ChildListings {
     /// Directories that are opened by the client, by its message id, and open ones.
     opening: HashMap<u64, DirectoryPath>,
     paths: HashMap<FileId, DirectoryPath>,
-    /// The directories to list ahead.
+    /// The directories to list ahead, and since when.
     wanted: VecDeque<DirectoryPath>,
+    wanted_since: Option<Time>,
     /// Directories from before this frame of the client's are not offered.
     dropped_at: u64,
     window: usize,
@@ -128,22 +131,43 @@ pub(super) struct ChildListings {
 }
 
 impl WalkedDirectory {
-    /// The names that the client has not gone to, in this order.
-    fn left(&self, order: WalkOrder) -> Vec<&[u8]> {
+    /// The names that the client has not gone to, in the server's order.
+    fn left(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
         let left = self.children.iter().filter(|(_, is_done)| !is_done);
-        let mut left: Vec<&[u8]> = left.map(|(name, _)| &name[..]).collect();
-        if order.is_sorted {
-            left.sort_by_cached_key(|name| {
-                let units = name.chunks_exact(2);
-                let units = units.map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
-                units.collect::<Vec<u16>>()
-            });
+        left.map(|(name, _)| &name[..])
+    }
+
+    /// The first of them in this order.
+    fn first(&self, order: WalkOrder) -> Option<&[u8]> {
+        let mut left = self.left();
+        match (order.is_sorted, order.is_backward) {
+            (false, false) => left.next(),
+            (false, true) => left.next_back(),
+            (true, false) => left.min_by(|one, other| units(one).cmp(units(other))),
+            (true, true) => left.max_by(|one, other| units(one).cmp(units(other))),
         }
-        if order.is_backward {
-            left.reverse();
-        }
+    }
+
+    /// The first ones in this order.
+    fn next(&self, order: WalkOrder, most: usize) -> Vec<&[u8]> {
+        let mut left: Vec<&[u8]> = match (order.is_sorted, order.is_backward) {
+            (true, _) => self.left().collect(),
+            (false, false) => return self.left().take(most).collect(),
+            (false, true) => return self.left().rev().take(most).collect(),
+        };
+        left.sort_unstable_by(|one, other| match order.is_backward {
+            false => units(one).cmp(units(other)),
+            true => units(other).cmp(units(one)),
+        });
+        left.truncate(most);
         left
     }
+}
+
+/// UTF-16 by its units.
+fn units(name: &[u8]) -> impl Iterator<Item = u16> {
+    let units = name.chunks_exact(2);
+    units.map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
 }
 
 /// A path's directory and its last part; the top has none.
@@ -171,7 +195,7 @@ impl ChildListings {
         let Some(directory) = self.find(at, parent) else {
             return;
         };
-        let is_next = |order: &WalkOrder| directory.left(*order).first() == Some(&name);
+        let is_next = |order: &WalkOrder| directory.first(*order) == Some(name);
         let flags = [false, true];
         let every = flags.map(|is_backward| {
             flags.map(|is_sorted| WalkOrder {
@@ -236,7 +260,9 @@ impl ChildListings {
             return;
         };
         for name in subdirectories_of(class, entries) {
-            if directory.bytes + name.len() <= WALKED_NAMES_KEPT {
+            let is_room = directory.children.len() < WALKED_NAMES_MAX
+                && directory.bytes + name.len() <= WALKED_NAMES_KEPT;
+            if is_room {
                 directory.bytes += name.len();
                 directory.children.push((name.to_vec(), false));
             }
@@ -251,7 +277,7 @@ impl ChildListings {
         let mut path = &at.path[..];
         loop {
             if let Some(directory) = self.find(at, path) {
-                for name in directory.left(order) {
+                for name in directory.next(order, room - found.len()) {
                     let joined = match path.is_empty() {
                         true => name.to_vec(),
                         false => [path, &BACKSLASH, name].concat(),
@@ -266,11 +292,9 @@ impl ChildListings {
             let is_within = path.len() == at.path.len() && !found.is_empty();
             match parent_of(path).filter(|_| !is_within && found.len() < room) {
                 Some((parent, _)) => path = parent,
-                None => break,
+                None => return found,
             }
         }
-        found.truncate(room);
-        found
     }
 
     /// Returns true if an open was made here and no client has it yet.
@@ -294,12 +318,6 @@ impl ChildListings {
         let waiting = all.filter_map(|child| child.waiting.as_ref());
         let names = self.walked.iter().map(|directory| directory.bytes);
         waiting.map(GatheredMessage::bytes).sum::<usize>() + names.sum::<usize>()
-    }
-
-    /// The time at which the next offer is too old.
-    pub(super) fn next_overdue(&self) -> Option<Time> {
-        let offers = self.offers.values().filter(|offer| !offer.is_retiring);
-        offers.map(|offer| offer.at + LEASED_OFFER_LASTS).min()
     }
 
     /// An open is forgotten.
@@ -332,7 +350,11 @@ fn listing_frame(message: &GatheredMessage) -> Option<ListingFrame> {
 
 impl Smb2FarHalf {
     /// Keeps a compound of the client's that a directory opened ahead may answer; gives others back.
-    pub(super) fn hold_listing(&mut self, message: GatheredMessage) -> Option<GatheredMessage> {
+    pub(super) fn hold_listing(
+        &mut self,
+        now: Time,
+        message: GatheredMessage,
+    ) -> Option<GatheredMessage> {
         let is_idle = self.children.asked.is_empty() && self.children.offers.is_empty();
         if is_idle || self.state != FarState::Engaged {
             return Some(message);
@@ -342,6 +364,7 @@ impl Smb2FarHalf {
             && let Some(child) = self.children.find_child(&frame.header, &request)
         {
             child.waiting = Some(message);
+            child.waits_since = now;
             return None;
         }
         Some(message)
@@ -404,6 +427,7 @@ impl Smb2FarHalf {
         }
         if let Some(at) = children.paths.get(&file).cloned() {
             children.wanted = children.next(&at, children.window);
+            children.wanted_since = None;
         }
     }
 
@@ -411,6 +435,11 @@ impl Smb2FarHalf {
     pub(super) fn open_children(&mut self, now: Time) {
         if self.children.wanted.is_empty() {
             return;
+        }
+        let since = *self.children.wanted_since.get_or_insert(now);
+        if now.since(since) >= LISTING_WAITS {
+            // By now, the client has stopped, or lists them by itself.
+            return self.children.wanted.clear();
         }
         // What a client asked for before must be in what it is shown.
         let is_changing = self.outstanding.values().any(|of| of.changes_names);
@@ -433,8 +462,10 @@ impl Smb2FarHalf {
             let listing = self.opens.get(file)?.listing.as_ref();
             listing.map(OpenListing::ahead)
         });
+        let listings = self.opens.values().filter_map(|open| open.listing.as_ref());
         let is_room = unused < children.window.min(LISTING_OFFERS_MAX)
             && bytes.sum::<usize>() < LISTING_OFFERS_BYTES
+            && listings.map(OpenListing::ahead).sum::<usize>() < LISTINGS_AHEAD
             && self.opens.len() < OPENS_MAX
             && self.ids.can_take(1);
         let Some(model) = children.model.clone().filter(|_| is_room) else {
@@ -466,6 +497,7 @@ impl Smb2FarHalf {
             position: self.position,
             at: now,
             waiting: None,
+            waits_since: now,
             is_retiring: false,
         };
         self.children.asked.insert(number, child);
@@ -575,13 +607,41 @@ impl Smb2FarHalf {
         }
     }
 
-    /// Ends offers that the near half has said nothing about.
+    /// The time at which an offer ends that the near half has said nothing about.
+    fn child_ends_at(&self, file: FileId, child: &ChildOpen) -> Time {
+        let ends_at = child.at + LEASED_OFFER_LASTS;
+        match child.waiting {
+            Some(_) if !self.has_names(file) => ends_at.min(child.waits_since + LISTING_WAITS),
+            Some(_) | None => ends_at,
+        }
+    }
+
+    /// Returns true if names of a directory that was opened ahead were sent to the near half, or were requested.
+    fn has_names(&self, file: FileId) -> bool {
+        let listing = self.opens.get(&file).and_then(|open| open.listing.as_ref());
+        listing.is_some_and(OpenListing::is_ahead)
+    }
+
+    /// The time at which the next offer is too old.
+    pub(super) fn next_child_overdue(&self) -> Option<Time> {
+        let offers = self.children.offers.iter();
+        let offers = offers.filter(|(_, child)| !child.is_retiring);
+        offers
+            .map(|(file, child)| self.child_ends_at(*file, child))
+            .min()
+    }
+
+    /// Ends offers that the near half has said nothing about. Without names it cannot give one, so its word is not
+    /// needed.
     pub(super) fn retire_old_children(&mut self, now: Time) {
         let offers = self.children.offers.iter();
-        let old = offers.filter(|(_, child)| child.at + LEASED_OFFER_LASTS <= now);
+        let old = offers.filter(|(file, child)| self.child_ends_at(**file, child) <= now);
         let old: Vec<FileId> = old.map(|(file, _)| *file).collect();
         for file in old {
             self.retire_child(file);
+            if !self.has_names(file) {
+                self.child_not_taken(file);
+            }
         }
     }
 
@@ -616,5 +676,71 @@ impl Smb2FarHalf {
         for message in waiting {
             self.enqueue(message);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_names_are_the_first_of_the_sorted_ones() {
+        let names = ["b", "\u{1f600}", "a", "\u{e000}", "ab", "c", "\u{fffd}"];
+        let bytes = |name: &str| -> Vec<u8> {
+            let units = name.encode_utf16();
+            units.flat_map(u16::to_le_bytes).collect()
+        };
+        let mut directory = WalkedDirectory {
+            at: DirectoryPath {
+                session: 1,
+                tree: 1,
+                path: Vec::new(),
+            },
+            children: names.iter().map(|name| (bytes(name), false)).collect(),
+            bytes: 0,
+        };
+        directory.children[5].1 = true;
+        let sorted = ["a", "ab", "b", "\u{1f600}", "\u{e000}", "\u{fffd}"];
+        let listed = ["b", "\u{1f600}", "a", "\u{e000}", "ab", "\u{fffd}"];
+        for (is_sorted, wanted) in [(true, sorted), (false, listed)] {
+            for is_backward in [false, true] {
+                let order = WalkOrder {
+                    is_sorted,
+                    is_backward,
+                };
+                let mut wanted: Vec<Vec<u8>> = wanted.iter().map(|name| bytes(name)).collect();
+                if is_backward {
+                    wanted.reverse();
+                }
+                assert_eq!(directory.first(order), Some(&wanted[0][..]), "{order:?}");
+                for most in [0, 1, 3, 9] {
+                    let next = directory.next(order, most);
+                    assert_eq!(next, wanted[..most.min(6)], "{order:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn few_enough_names_are_remembered() {
+        let mut children = ChildListings::default();
+        let file = FileId([1; 16]);
+        let at = DirectoryPath {
+            session: 1,
+            tree: 1,
+            path: Vec::new(),
+        };
+        children.begin(file, at);
+        let mut entries = Vec::new();
+        for unit in 1..=2 * WALKED_NAMES_MAX as u16 {
+            let start = entries.len();
+            entries.resize(start + 88, 0);
+            entries[start] = 88;
+            entries[start + 56] = 0x10;
+            entries[start + 60] = 2;
+            entries[start + 80..start + 82].copy_from_slice(&(0x100 + unit).to_le_bytes());
+        }
+        children.learn(file, 38, &entries);
+        assert_eq!(children.walked[0].children.len(), WALKED_NAMES_MAX);
     }
 }

@@ -584,7 +584,7 @@ impl AcceleratorHalf for Smb2FarHalf {
 
     fn poll_timeout(&self) -> Option<Time> {
         let offers = self.opens_ahead.next_overdue(self.staleness());
-        let children = self.children.next_overdue();
+        let children = self.next_child_overdue();
         let times = [self.next_overdue(), self.stops_by(), offers, children];
         times.into_iter().flatten().min()
     }

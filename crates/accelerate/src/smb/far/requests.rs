@@ -87,7 +87,7 @@ impl Smb2FarHalf {
         self.give_way(&message);
         if let Some(message) = self.open_next(now, message)
             && refused.is_none()
-            && let Some(message) = self.hold_listing(message)
+            && let Some(message) = self.hold_listing(now, message)
             && let Some(message) = self.answer_ahead(message)
             && let Some(message) = self.list_ahead(message)
         {

@@ -94,6 +94,11 @@ impl OpenOffers {
         Some(now.since(*at))
     }
 
+    /// Keeps the offers of these opens.
+    pub(super) fn retain(&mut self, is_kept: impl Fn(FileId) -> bool) {
+        self.offers.retain(|file, _| is_kept(*file));
+    }
+
     /// Takes an offer back; whether it was there.
     pub(super) fn remove(&mut self, file: FileId) -> bool {
         self.offers.remove(&file).is_some()

@@ -222,6 +222,8 @@ impl Smb2NearHalf {
                 }
                 if header.status == status::SUCCESS {
                     self.opens.retain(|_, open| !ends(open));
+                    self.offers.retain(|file| self.opens.contains_key(&file));
+                    self.children.retain(|file| self.opens.contains_key(&file));
                 }
             }
             PendingRequest::Sets { file, .. } => {

@@ -4,17 +4,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::super::SmbSettings;
 use super::super::config::{LEASED_OFFER_LASTS, LISTING_OFFERS_MAX};
-use super::super::frames::{HalfFrame, OFFICE_REQUESTS};
+use super::super::frames::{HalfFrame, OFFICE_REQUESTS, OpenLicence};
 use super::super::testing::login::ANNA;
 use super::super::testing::messages::{self, Smb2CreateParameters};
 use super::super::testing::server::{ACCESS_DENIED, EncryptionPolicy, FULL, SigningPolicy};
-use super::super::testing::world::{FAR, Smb2Response, Smb2World};
+use super::super::testing::world::{FAR, NEAR, Smb2Response, Smb2World};
 use super::super::wire::FileId;
 use super::super::wire::create::CreateResponse;
 use super::super::wire::directory::entries;
-use super::super::wire::header::{command, flag, status};
+use super::super::wire::header::{MessageProtection, command, flag, status};
 use super::DELAY;
 use crate::AcceleratorInput;
 use crate::credentials::DelegatedAccounts;
@@ -340,6 +342,85 @@ fn directory_that_is_opened_ahead_may_be_made_anew() {
             assert_eq!(world.server.open_count(), 0);
             assert!(world.let_go.is_none());
         }
+    }
+}
+
+/// While a request is at the server that may change names, no directory is listed ahead; one that is open already
+/// is given back as soon as the client requests its names.
+#[test]
+fn listing_does_not_wait_for_names_that_are_not_requested() {
+    for moment in 0..20 {
+        let mut world = world();
+        world.server_takes = Duration::from_millis(30);
+        let root = world.create(0, &Smb2CreateParameters::directory(""));
+        list(&mut world, "tree");
+        let ids = send_listing(&mut world, &branch(5));
+        world.run_for(Duration::from_millis(10 * moment));
+        // It is pending for as long as nothing changes.
+        world.send(0, &messages::change_notify(root));
+        for id in ids {
+            world.wait(0, id);
+        }
+        for index in (0..TWIGS).rev() {
+            let start = world.now;
+            list(&mut world, &twig(5, index));
+            // The compound, the next names and the CLOSE, and the server's time.
+            let took = world.now.since(start);
+            assert!(took <= 10 * DELAY, "{moment}, {index}: {took:?}");
+        }
+        assert!(world.let_go.is_none());
+    }
+}
+
+/// What a client would have listed next is not listed long after.
+#[test]
+fn directories_are_not_listed_ahead_of_a_client_that_has_stopped() {
+    let mut world = world();
+    let root = world.create(0, &Smb2CreateParameters::directory(""));
+    list(&mut world, "tree");
+    let notify = world.send(0, &messages::change_notify(root));
+    list(&mut world, &branch(5));
+    world.run_for(Duration::from_secs(60));
+    let before = world.server.count(0, command::CREATE);
+    world.cancel(0, notify);
+    world.wait(0, notify);
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(world.server.count(0, command::CREATE), before);
+}
+
+/// A tree or a session ends while offers in it are on their way.
+#[test]
+fn offers_end_with_their_tree() {
+    let mut world = world();
+    for index in 0..40u64 {
+        let file = FileId([index as u8; 16]);
+        for frame in [
+            HalfFrame::Licence(OpenLicence {
+                file,
+                session: 77,
+                tree: 5,
+                may_read: false,
+                may_write: false,
+                may_set: false,
+                may_close: true,
+                may_close_renamed: false,
+                guard: MessageProtection::Nothing,
+                read_max: 0,
+                write_max: 0,
+            }),
+            HalfFrame::ListingOffer {
+                file,
+                position: 0,
+                request: Bytes::from_static(&[0; 58]),
+                answer: Bytes::from_static(&[0; 88]),
+            },
+        ] {
+            world.input(NEAR, AcceleratorInput::Wan(frame.emit()));
+        }
+        let ended = world.ask(0, &messages::tree_disconnect());
+        assert_eq!(ended.header.status, status::SUCCESS);
+        world.ask(0, &messages::tree_connect());
+        assert!(world.let_go.is_none(), "{index}");
     }
 }
 
