@@ -178,6 +178,12 @@ pub(crate) const LEASED_OFFER_LASTS: Duration = Duration::from_secs(1);
 /// so these are as many programs.
 pub(crate) const LEASED_OFFERS_MAX: usize = 4;
 
+/// The names of one flow that may be opened ahead after a change of a name: a save uses four, and the files beside it.
+pub(crate) const USED_NAMES_MAX: usize = 8;
+
+/// The changes of names of one flow after which the next open is remembered: programs have up to three for a save.
+pub(crate) const CHANGE_HABITS_MAX: usize = 16;
+
 /// Directories of one flow that were opened ahead of a client to be listed, and that it does not have, and
 /// how many are as it begins to go from directory to directory: a client uses some up within
 /// [`LISTING_WAITS`].

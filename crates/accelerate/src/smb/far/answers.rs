@@ -36,6 +36,8 @@ pub(super) struct CreateIntent {
     /// The requested lease.
     pub(super) lease: Option<RequestedLease>,
     pub(super) is_durable: bool,
+    /// The lease is the far half's own: its client requested none, to rename the file or delete it.
+    pub(super) is_hidden: bool,
     /// The form of the CREATE, if other opens are alike.
     pub(super) form: Option<QuestionTrigger>,
 }
@@ -432,6 +434,7 @@ impl Smb2FarHalf {
                     may_set,
                     lease,
                     is_durable,
+                    is_hidden: false,
                     form: Some(form),
                 };
                 self.opened(now, head, rest, tree, opened);
@@ -464,11 +467,13 @@ impl Smb2FarHalf {
                 // A name is changed by no other command, and by no plain change.
                 let may_rename = header.command == command::SET_INFO && change == FileChange::Other;
                 if may_rename && header.status == status::SUCCESS {
+                    self.name_changed(file);
                     self.ask_after_change(file);
                 }
             }
             RequestPurpose::Closes(file) if header.status == status::SUCCESS => {
-                self.forget_open(file)
+                self.closed_after_change(file);
+                self.forget_open(file);
             }
             RequestPurpose::Closes(file) => self.stays_open(now, file),
             RequestPurpose::Ends { session, tree } if header.status == status::SUCCESS => {
@@ -488,6 +493,11 @@ impl Smb2FarHalf {
                         self.stays_open(now, file);
                     }
                 }
+            }
+            RequestPurpose::Plain
+                if header.command == command::FLUSH && header.status == status::SUCCESS =>
+            {
+                self.ask_after_flush(header.message_id);
             }
             RequestPurpose::Plain if header.command == command::CREATE => {
                 let answer = CreateResponse::parse(head.body());
@@ -774,13 +784,13 @@ impl Smb2FarHalf {
                 may_write: open.may_write,
                 may_set: open.may_set,
                 may_close,
-                may_close_renamed: false,
+                may_close_renamed: opened.is_hidden,
                 guard: opened.guard,
                 read_max,
                 write_max,
             }));
         }
-        if let Some(key) = open.lease {
+        if let Some(key) = open.lease.filter(|_| !opened.is_hidden) {
             self.tell_near(HalfFrame::Lease { file, key });
         }
         if may_read {
@@ -826,6 +836,7 @@ impl Smb2FarHalf {
         self.forget_ahead(file);
         self.forget_lists(file);
         self.stats.forget(file);
+        self.changes.forget(file);
         let waiting = [self.opens_ahead.forget(file), self.children.forget(file)];
         for message in waiting.into_iter().flatten() {
             self.enqueue(message);

@@ -245,6 +245,7 @@ impl Smb2FarHalf {
             Some(status::SUCCESS) => {
                 let file = CreateResponse::parse(head.body()).ok();
                 let file = file.map(|answer| answer.file);
+                self.changes.used(&frame.name, file);
                 let suffixes = self.looks.opened(&frame, file);
                 let (later, suffixes) = suffixes
                     .into_iter()

@@ -40,6 +40,7 @@ mod listing;
 mod look_ahead;
 pub(crate) mod message;
 pub(crate) mod open;
+mod open_after_change;
 mod open_after_stat;
 mod open_ahead;
 mod opening;
@@ -273,6 +274,7 @@ pub(crate) struct Smb2FarHalf {
     usual_listing: listing::ListingGuess,
     usual_file_system: file_system::FileSystemGuess,
     question_habits: query_ahead::QuestionHabits,
+    flush_habit: query_ahead::FlushHabit,
     read_habits: read_habits::ReadHabits,
     /// The received part of the answer to our own request for names.
     gathered: Vec<u8>,
@@ -287,6 +289,7 @@ pub(crate) struct Smb2FarHalf {
     near_takes_leased_offers: bool,
     stats: open_after_stat::StatHistory,
     aliases: open_after_stat::LeaseAliases,
+    changes: open_after_change::NameChanges,
     /// The same of [`OFFICE_REQUESTS`] and [`LISTING_OFFERS`].
     near_takes_office_requests: bool,
     /// The same of [`LOOKS`].
@@ -356,6 +359,7 @@ impl Smb2FarHalf {
             usual_listing: listing::ListingGuess::default(),
             usual_file_system: file_system::FileSystemGuess::default(),
             question_habits: query_ahead::QuestionHabits::default(),
+            flush_habit: query_ahead::FlushHabit::default(),
             read_habits: read_habits::ReadHabits::default(),
             gathered: Vec::new(),
             lists_waiting: 0,
@@ -366,6 +370,7 @@ impl Smb2FarHalf {
             near_takes_leased_offers: false,
             stats: open_after_stat::StatHistory::default(),
             aliases: open_after_stat::LeaseAliases::default(),
+            changes: open_after_change::NameChanges::default(),
             near_takes_office_requests: false,
             near_takes_looks: false,
             looks: look_ahead::LookHabits::default(),

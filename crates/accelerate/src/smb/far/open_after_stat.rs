@@ -29,8 +29,10 @@ use super::answers::CreateIntent;
 use super::connection::OplockRequester;
 use super::leases::RequestedLease;
 use super::message::{GatheredMessage, SAME_SESSION, SAME_TREE};
-use super::open::TrackedOpen;
+use super::open::{LicenceState, TrackedOpen};
+use super::open_after_change::ChangeKind;
 use super::open_ahead::{PendingCreate, SpeculativeOpen};
+use super::query_ahead::QuestionTrigger;
 use super::{RequestPurpose, Smb2FarHalf, StreamFinish};
 use crate::smb::config::{
     DurablePolicy, FIRST_BLOCK, LEASE_ALIASES_MAX, LEASED_OFFERS_MAX, OFFERED_MAX, OPENS_AHEAD_MAX,
@@ -44,7 +46,7 @@ use crate::smb::wire::create::{
 };
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, flag, status};
-use crate::smb::wire::lease::{LeaseBreak, LeaseKey};
+use crate::smb::wire::lease::{LeaseBreak, LeaseKey, WHOLE, awaits_acknowledgement};
 use crate::smb::wire::set_info::plain_change;
 use crate::smb::wire::split::Smb2MessageHead;
 use crate::smb::wire::target::CompoundChain;
@@ -124,6 +126,14 @@ impl StatHistory {
         }
     }
 
+    /// The server has given a file this name.
+    pub(super) fn renamed_to(&mut self, file: FileId, name: &TreeName) {
+        if let Some(open) = self.open.get_mut(&file) {
+            *open = name.clone();
+            self.renamed.remove(&file);
+        }
+    }
+
     pub(super) fn forget(&mut self, file: FileId) {
         self.open.remove(&file);
         self.renamed.remove(&file);
@@ -174,6 +184,20 @@ impl StatHistory {
 }
 
 impl TreeName {
+    /// A name in UTF-16.
+    pub(super) fn new(session: u64, tree: u32, name: &[u8]) -> Self {
+        Self {
+            session,
+            tree,
+            name: name.to_vec(),
+        }
+    }
+
+    /// The name in UTF-16.
+    pub(super) fn units(&self) -> &[u8] {
+        &self.name
+    }
+
     /// Returns true if it is this name, or that of something in this directory.
     fn is_within(&self, directory: &Self) -> bool {
         let is_its = (directory.session, directory.tree) == (self.session, self.tree);
@@ -350,14 +374,29 @@ impl Smb2FarHalf {
     /// Opens the files whose attributes the client was given.
     pub(super) fn open_stated(&mut self, now: Time) {
         while let Some(stated) = self.stats.wanted.pop_front() {
-            self.open_one_stated(now, &stated.name, stated.contexts);
+            if let Some(model) = self.stats.model.clone().filter(|_| self.stats.is_wanted) {
+                self.open_under_lease(now, (&stated.name, stated.contexts), model, None);
+            }
         }
     }
 
-    fn open_one_stated(&mut self, now: Time, name: &TreeName, contexts: u32) {
-        let Some((model, body)) = self.stats.model.clone() else {
-            return;
-        };
+    /// An open that was made ahead under a lease was of no use.
+    pub(super) fn was_not_used(&mut self, after: Option<ChangeKind>) {
+        match after {
+            Some(after) => self.changes.not_used(after),
+            None => self.stats.is_wanted = false,
+        }
+    }
+
+    /// Opens a file ahead of the client, in the form of an earlier CREATE with its contexts at this place: after a
+    /// request for its attributes, or after a change of a name.
+    pub(super) fn open_under_lease(
+        &mut self,
+        now: Time,
+        (name, contexts): (&TreeName, u32),
+        (model, body): (Smb2Header, Vec<u8>),
+        after: Option<ChangeKind>,
+    ) {
         let asked = self.opens_ahead.asked.values();
         let offers = self.opens_ahead.offers.values();
         let unused = asked.filter(|asked| asked.lease.is_some()).count()
@@ -372,7 +411,7 @@ impl Smb2FarHalf {
         let is_new = !self
             .opens_ahead
             .holds_unused(name.session, name.tree, &name.name);
-        if !self.stats.is_wanted || !is_room || !is_quiet || !is_its || !is_new {
+        if !is_room || !is_quiet || !is_its || !is_new {
             return;
         }
         let Some(body) = renamed(&body, &name.name, contexts) else {
@@ -383,11 +422,15 @@ impl Smb2FarHalf {
             return;
         }
         if self.aliases.is_full() {
-            let leases = &self.leases;
+            let (leases, changes) = (&self.leases, &self.changes);
             self.aliases
-                .age(|key| leases.has_kin(key) || leases.is_shared(key));
+                .age(|key| leases.has_kin(key) || leases.is_shared(key) || changes.is_hidden(key));
         }
-        if !self.may_open_alike(&model, &whole) || self.aliases.is_full() {
+        let may_open = match after {
+            Some(_) => self.may_open_after_change(&model, &whole),
+            None => self.may_open_alike(&model, &whole),
+        };
+        if !may_open || self.aliases.is_full() {
             return;
         }
         let ours = LeaseKey(self.draw_key());
@@ -399,6 +442,8 @@ impl Smb2FarHalf {
             return;
         };
         asking[key_at..key_at + 16].copy_from_slice(&ours.0);
+        // A client that wants no caching gets an open under a lease all the same (`open_after_change`).
+        asking[key_at + 16..key_at + 20].copy_from_slice(&WHOLE.to_le_bytes());
         // Contexts that overlap may hold another key now.
         let request = CreateRequest::parse(&asking);
         let is_ours = request.is_ok_and(|request| {
@@ -420,6 +465,7 @@ impl Smb2FarHalf {
             position: self.position,
             at: now,
             lease: Some(ours),
+            after,
             is_broken: false,
             waiting: None,
         };
@@ -437,7 +483,7 @@ impl Smb2FarHalf {
     ) {
         let waiting = asked.waiting.take();
         if head.header.status != status::SUCCESS {
-            self.stats.is_wanted = false;
+            self.was_not_used(asked.after);
             return waiting
                 .into_iter()
                 .for_each(|message| self.enqueue(message));
@@ -464,8 +510,12 @@ impl Smb2FarHalf {
         };
         let is_there =
             self.client_finish == StreamFinish::Open && !self.opens_ahead.is_dropped(&asked);
-        if !is_exclusive || !is_there || self.leases.is_shared(ours) {
-            self.stats.is_wanted = false;
+        let create = [&[0; header::LENGTH][..], &asked.body].concat();
+        let request = CreateRequest::parse(&create).ok();
+        let Some(request) =
+            request.filter(|_| is_exclusive && is_there && !self.leases.is_shared(ours))
+        else {
+            self.was_not_used(asked.after);
             let mut open = TrackedOpen::new(asked.header.session, asked.header.tree, false);
             open.guard = asked.header.guard();
             self.keep_open(file, open);
@@ -473,18 +523,28 @@ impl Smb2FarHalf {
             return waiting
                 .into_iter()
                 .for_each(|message| self.enqueue(message));
-        }
+        };
+        let is_hidden = request
+            .lease()
+            .ok()
+            .flatten()
+            .is_none_or(|lease| lease.is_empty());
+        let form = QuestionTrigger::of(&request);
         let opened = CreateIntent {
             is_ours: false,
             guard: asked.header.guard(),
-            may_read: true,
-            may_write: false,
-            may_set: false,
+            may_read: request.may_read(),
+            may_write: request.may_write(),
+            may_set: request.may_set_attributes(),
             lease: Some(lease),
             is_durable: false,
-            form: None,
+            is_hidden,
+            form: asked.after.map(|_| form),
         };
         self.serve(now, &asked.header, &answer, true, opened);
+        if let Some(at) = answered_lease_key_at(&whole).filter(|_| is_hidden) {
+            whole[at + 16..at + 20].fill(0);
+        }
         let answer = whole.split_off(header::LENGTH);
         self.tell_near(HalfFrame::LeasedOffer {
             file,
@@ -501,8 +561,12 @@ impl Smb2FarHalf {
             waiting,
             notice: None,
         };
+        let is_after_change = offer.asked.after.is_some();
         self.opens_ahead.offers.insert(file, offer);
         self.finish_opening(now, file);
+        if is_after_change {
+            self.ask_after_open(file, form);
+        }
     }
 
     /// The near half has given the client an open that was made under a lease: the client knows the
@@ -522,15 +586,30 @@ impl Smb2FarHalf {
         let (Some(joined), Some(client)) = (joined, key) else {
             return self.stop(crate::ReasonCode::VIOLATION);
         };
-        self.aliases.bind(ours, client);
+        let asked = [&[0; header::LENGTH][..], &offer.asked.body].concat();
+        let lease = CreateRequest::parse(&asked).ok();
+        let lease = lease.and_then(|request| request.lease().ok().flatten());
+        let is_hidden = lease.is_none_or(|lease| lease.is_empty());
+        match is_hidden {
+            true => self.changes.hide(ours, file),
+            false => self.aliases.bind(ours, client),
+        }
         if let Some(mut open) = self.opens.remove(&file) {
             self.leases.remove(file, &open);
-            open.lease = Some(client);
+            open.lease = Some(client).filter(|_| !is_hidden);
+            if is_hidden {
+                // The client has no lease that others wait for.
+                open.grant = LicenceState::Given;
+                self.breaking.retain(|breaking| *breaking != file);
+            }
             self.leases.insert(file, &open);
             self.opens.insert(file, open);
         }
         self.stats.opening(header, &joined);
         self.stats.opened(header.message_id, Some(file));
+        if let Some(name) = TreeName::of(header, &joined) {
+            self.changes.used(&name, Some(file));
+        }
         let mut answer = frame_header(header::LENGTH + offer.answer.len()).to_vec();
         answer.extend(header.answer(status::SUCCESS).emit());
         answer.extend(&offer.answer);
@@ -542,7 +621,10 @@ impl Smb2FarHalf {
             key.sign(&mut answer[FRAME_HEADER..], []);
         }
         self.answer_here(header, answer.into());
-        if let Some((sealed, notice)) = offer.notice {
+        if let Some((_, notice)) = offer.notice.as_ref().filter(|_| is_hidden) {
+            let is_awaited = awaits_acknowledgement(&notice[FRAME_HEADER + header::LENGTH..]);
+            self.give_back_hidden(ours, is_awaited);
+        } else if let Some((sealed, notice)) = offer.notice {
             let mut notice = BytesMut::from(&notice[..]);
             let at = FRAME_HEADER + header::LENGTH + BREAK_KEY_AT;
             notice[at..at + 16].copy_from_slice(&client.0);
@@ -569,6 +651,9 @@ impl Smb2FarHalf {
             head.body_mut()[BREAK_KEY_AT..BREAK_KEY_AT + 16].copy_from_slice(&client.0);
             self.lease_broken(now, LeaseBreak { key: client });
             return true;
+        }
+        if self.give_back_hidden(notice.key, awaits_acknowledgement(head.body())) {
+            return false;
         }
         let mut asked = self.opens_ahead.asked.values_mut();
         if let Some(asked) = asked.find(|asked| asked.lease == Some(notice.key)) {

@@ -24,6 +24,7 @@ use super::answers::CreateIntent;
 use super::connection::OplockRequester;
 use super::message::GatheredMessage;
 use super::open::{LicenceState, TrackedOpen};
+use super::open_after_change::ChangeKind;
 use super::open_after_stat::LeaseBreakNotice;
 use super::{FarState, FileChange, OutstandingRequest, RequestPurpose, Smb2FarHalf, StreamFinish};
 use crate::smb::config::{
@@ -85,6 +86,8 @@ pub(super) struct PendingCreate {
     pub(super) at: Time,
     /// The key of the lease that it asks for.
     pub(super) lease: Option<LeaseKey>,
+    /// The change of a name that it was made after.
+    pub(super) after: Option<ChangeKind>,
     /// The lease was broken before the answer.
     pub(super) is_broken: bool,
     /// The client's CREATE, which waits for the answer.
@@ -421,6 +424,7 @@ impl Smb2FarHalf {
             self.opens_ahead.follow(&header, &joined[header::LENGTH..]);
         }
         self.note_open_after_stat(&header, &joined);
+        self.note_open_after_change(&header, &joined);
         let body = &without_drawn_numbers(&joined[header::LENGTH..]);
         if let Some(asked) = self.opens_ahead.find_asked(&header, body) {
             asked.waiting = Some(message);
@@ -525,8 +529,9 @@ impl Smb2FarHalf {
             return;
         };
         let is_new = !std::mem::replace(&mut offer.is_retiring, true);
-        if offer.asked.lease.is_some() {
-            self.stats.is_wanted = false;
+        let after = offer.asked.lease.map(|_| offer.asked.after);
+        if let Some(after) = after {
+            self.was_not_used(after);
         }
         // It begins anew where the client goes on.
         if let Some(model) = &mut self.opens_ahead.model {
@@ -556,7 +561,7 @@ impl Smb2FarHalf {
             return;
         };
         if offer.asked.lease.is_some() {
-            self.stats.is_wanted = false;
+            self.was_not_used(offer.asked.after);
         }
         self.discard(file);
         if let Some(message) = offer.waiting {
@@ -661,6 +666,7 @@ impl Smb2FarHalf {
                 position: self.position,
                 at: now,
                 lease: None,
+                after: None,
                 is_broken: false,
                 waiting: None,
             };
@@ -704,6 +710,7 @@ impl Smb2FarHalf {
             return self.discard(file);
         }
         let opened = CreateIntent {
+            is_hidden: false,
             form: None,
             lease: None,
             is_durable: false,

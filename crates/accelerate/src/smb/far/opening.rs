@@ -56,11 +56,7 @@ impl Smb2FarHalf {
             tree: header.tree,
             lease,
             is_leased,
-            form: QuestionTrigger::Opened {
-                access: request.access,
-                options: request.options,
-                disposition: request.disposition,
-            },
+            form: QuestionTrigger::of(&request),
             is_durable: request.is_durable() && !is_declined,
         };
         if is_declined {

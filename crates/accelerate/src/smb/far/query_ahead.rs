@@ -9,6 +9,9 @@
 //! the server has made the next one. Behind a question that only the server may answer, it asks those that
 //! follow. If the client has read of the last such open before its questions, they are asked behind the first data,
 //! which would delay them otherwise. The near half uses an answer for a question that arrives within 20 ms.
+//! A program that has written a file may ask about another one, which it replaces: behind a FLUSH, the question that
+//! followed the last one is asked about the open of the same form.
+//!
 //! Only questions are asked ahead whose answers have neither lengths nor times, and those about streams
 //! under a licence (docs/decisions/0084). The client's own questions go to the server as well, so that the
 //! two halves need not agree on the fate of an answer.
@@ -24,7 +27,8 @@ use super::{RequestPurpose, Smb2FarHalf};
 use crate::smb::config::{INFORMATION_MAX, QUESTION_HABITS_MAX, QUESTIONS_MAX};
 use crate::smb::frames::HalfFrame;
 use crate::smb::wire::FileId;
-use crate::smb::wire::header::{command, status};
+use crate::smb::wire::create::CreateRequest;
+use crate::smb::wire::header::{Smb2Header, command, status};
 use crate::smb::wire::query_info::{InformationQuestion, information};
 use crate::smb::wire::set_info::changes_name;
 use crate::smb::wire::split::Smb2MessageHead;
@@ -41,6 +45,17 @@ pub(crate) enum QuestionTrigger {
     },
     /// A change of a file's name.
     NameChanged,
+}
+
+impl QuestionTrigger {
+    /// The form of a CREATE.
+    pub(super) fn of(request: &CreateRequest<'_>) -> Self {
+        Self::Opened {
+            access: request.access,
+            options: request.options,
+            disposition: request.disposition,
+        }
+    }
 }
 
 /// The questions of one open.
@@ -82,7 +97,55 @@ impl QuestionHabits {
     }
 }
 
+/// The question about another open that follows a FLUSH.
+#[derive(Debug, Default)]
+pub(super) struct FlushHabit {
+    /// The client's FLUSH that is under way, by its message id, and its open.
+    flushing: Option<(u64, FileId)>,
+    /// The open that was flushed last, until the client asks about another one.
+    flushed: Option<FileId>,
+    /// The form of the open that was asked about, and the question.
+    follows: Option<(QuestionTrigger, InformationQuestion)>,
+}
+
 impl Smb2FarHalf {
+    /// Records a FLUSH, and the question about another open that follows it.
+    fn note_flush(&mut self, header: &Smb2Header, file: FileId, body: &[u8]) {
+        match header.command {
+            command::FLUSH => self.flush_habit.flushing = Some((header.message_id, file)),
+            command::QUERY_INFO => {
+                let Some(flushed) = self.flush_habit.flushed.take() else {
+                    return;
+                };
+                let form = self.opens.get(&file).and_then(|open| open.form);
+                let question = InformationQuestion::parse(body).ok().flatten();
+                let follows = form.zip(question.map(|(question, _)| question));
+                self.flush_habit.follows = follows.filter(|_| file != flushed);
+            }
+            _ => {}
+        }
+    }
+
+    /// The server has answered a FLUSH with success.
+    pub(super) fn ask_after_flush(&mut self, message_id: u64) {
+        let flushing = self.flush_habit.flushing;
+        let Some((_, flushed)) = flushing.filter(|(id, _)| *id == message_id) else {
+            return;
+        };
+        self.flush_habit.flushing = None;
+        self.flush_habit.flushed = Some(flushed);
+        let Some((form, question)) = self.flush_habit.follows else {
+            return;
+        };
+        let opens = self.opens.iter();
+        let mut meant = opens.filter(|(file, open)| **file != flushed && open.form == Some(form));
+        // With several the next question is unknown.
+        if let (Some((file, _)), None) = (meant.next(), meant.next()) {
+            let file = *file;
+            self.ask_ahead(file, vec![question]);
+        }
+    }
+
     /// Records a frame's questions, and the events that end the questions of an open.
     pub(super) fn note_questions(&mut self, message: &GatheredMessage) {
         let mut chain = CompoundChain::default();
@@ -90,6 +153,7 @@ impl Smb2FarHalf {
             let Some(file) = chain.touch(&head.header, head.body()).file() else {
                 continue;
             };
+            self.note_flush(&head.header, file, head.body());
             let Some(open) = self.opens.get_mut(&file) else {
                 continue;
             };

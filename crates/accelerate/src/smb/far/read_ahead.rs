@@ -55,6 +55,8 @@ struct SequentialRun {
     next: u64,
     /// The greatest distance of `next` from `start`.
     limit: u64,
+    /// The client has usually left the run here.
+    left_at: u64,
     /// True once a READ of the client has followed the run.
     is_followed: bool,
     /// The size of one request: the client's own size.
@@ -112,6 +114,13 @@ impl ReadAhead {
         if tail > 0 && end > u64::from(block) + tail {
             let block = read_max.min(tail as u32).max(1);
             ahead.aside = Some(SequentialRun::new(end - tail, block, tail));
+            if let Some(run) = ahead
+                .run
+                .as_mut()
+                .filter(|_| usual.start < u64::from(FIRST_BLOCK))
+            {
+                run.left_at = usual.start;
+            }
             (ahead.has_read_tail, ahead.wants_tail) = (true, true);
         }
         ahead
@@ -222,6 +231,10 @@ impl ReadAhead {
             };
             return;
         }
+        // It comes back for more than it has read first.
+        if self.has_left_start && offset == self.parts.start {
+            self.parts.start = u64::from(FIRST_BLOCK);
+        }
         let tail = self.opened_end.saturating_sub(offset);
         if !self.has_left_start && (1..=TAIL_MAX).contains(&tail) {
             self.parts.tail = tail;
@@ -237,7 +250,9 @@ impl ReadAhead {
         let wanted = self.end.map_or(end, |file_end| end.min(file_end));
         if offset >= run.start && (wanted <= run.next || offset >= wanted) {
             run.start = offset.min(run.next);
-            run.extend(block, self.path_bytes);
+            if end > run.left_at {
+                run.extend(block, self.path_bytes);
+            }
             run.block = block.min(AHEAD_BLOCK_MAX);
             run.drop_passed();
             return Some(self.verdict(offset, length));
@@ -350,6 +365,7 @@ impl SequentialRun {
             start: at,
             next: at,
             limit,
+            left_at: 0,
             is_followed: false,
             block,
             blocks: VecDeque::new(),
@@ -515,19 +531,24 @@ mod tests {
         last.read(196_608, 3_392);
         last.read(32_768, 32_768);
         let usual = last.first_parts();
-        assert_eq!((usual.start, usual.tail), (32_768, 3_392));
+        assert_eq!((usual.start, usual.tail), (65_536, 3_392));
+        let usual = FirstParts {
+            start: 32_768,
+            ..usual
+        };
         let mut ahead = ReadAhead::reading(300_000, 8 << 20, 0, usual);
         let tail = 300_000 - 32_768;
         assert_eq!(ask(&mut ahead), [(0, 32_768), (tail, 32_768)]);
         assert_eq!(ahead.read(0, 32_768), ReadVerdict::Wait);
         ahead.sent(0, 32_768, 32_768);
         assert!(!ahead.is_sent());
-        assert_eq!(ask(&mut ahead).first(), Some(&(32_768, 32_768)));
+        assert_eq!(ask(&mut ahead), [], "the last client stopped here");
         assert_eq!(ahead.read(294_912, 5_088), ReadVerdict::Wait);
         ahead.sent(tail, 32_768, 32_768);
         assert_eq!(ahead.verdict(294_912, 5_088), ReadVerdict::Settled);
         // The start goes on where it was left.
-        assert_eq!(ahead.read(32_768, 32_768), ReadVerdict::Wait);
+        assert_eq!(ahead.read(32_768, 32_768), ReadVerdict::Forward);
+        assert_eq!(ask(&mut ahead).first(), Some(&(65_536, 32_768)));
         // Where both parts meet there is no end apart.
         let mut short = ReadAhead::reading(60_000, 8 << 20, 0, usual);
         assert_eq!(ask(&mut short), [(0, 32_768)]);

@@ -82,6 +82,7 @@ impl Smb2FarHalf {
         self.note_touches(now, &message);
         self.note_file_system(&message);
         self.note_stat(&message);
+        self.note_name_change(&message);
         self.note_opening(&message);
         self.note_questions(&message);
         self.give_way(&message);
@@ -418,6 +419,7 @@ impl Smb2FarHalf {
         self.list_all_ahead();
         self.open_ahead(now);
         self.open_stated(now);
+        self.open_predicted(now);
         self.open_children(now);
         #[cfg(test)]
         self.check_kin();
@@ -638,7 +640,9 @@ impl Smb2FarHalf {
                 is_awaited,
                 written_at,
                 opens_with: opens_with.filter(|create| *create != header.message_id),
-                changes_names: may_change_names(&header),
+                // One that waits for changes makes none.
+                changes_names: may_change_names(&header)
+                    && header.command != command::CHANGE_NOTIFY,
                 makes_names: may_make_names(&header, head.body()),
                 deletes: is_single
                     && header.command == command::CREATE

@@ -22,6 +22,7 @@
 
 mod children;
 pub(crate) mod contents;
+mod crossed;
 mod file_system;
 pub(crate) mod freshness;
 mod listing;
@@ -52,6 +53,7 @@ use super::wire::{FileId, u16_at};
 use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
 use children::ListingOffers;
 use contents::{BYTES_MAX, FileContents};
+use crossed::CrossedRequests;
 use file_system::FileSystemReply;
 use freshness::LicenceFreshness;
 use listing::{IncomingListing, PrefetchedListing};
@@ -247,6 +249,22 @@ enum PendingRequest {
     Ends { session: u64, tree: Option<u32> },
 }
 
+impl PendingRequest {
+    /// The client has its answer from here.
+    fn is_answered(&self) -> bool {
+        match self {
+            Self::Read { is_answered, .. }
+            | Self::Write { is_answered, .. }
+            | Self::Sets { is_answered, .. }
+            | Self::Close { is_answered, .. }
+            | Self::Lists { is_answered, .. }
+            | Self::Asks { is_answered, .. } => *is_answered,
+            Self::Opens | Self::Missed { .. } => true,
+            Self::Reports { .. } | Self::Ends { .. } => false,
+        }
+    }
+}
+
 /// A block that is coming in.
 #[derive(Debug)]
 struct IncomingBlock {
@@ -358,6 +376,8 @@ pub(crate) struct Smb2NearHalf {
     unread_at: u64,
     /// The client's last frame that may have changed the entries of directories.
     names_changed_at: u64,
+    /// The same of answers to questions about opens.
+    answers_changed_at: u64,
     /// The far half's version; 0 until it has sent one.
     far_version: u8,
     /// The opens whose first names came with them and may be unrequested.
@@ -374,6 +394,8 @@ pub(crate) struct Smb2NearHalf {
     answered: u64,
     /// The opens with READs that were answered since the last drop.
     answered_files: Vec<FileId>,
+    /// Those that only the server answered.
+    crossed: CrossedRequests,
     client_finished: bool,
     /// The stream towards the client has ended.
     server_finished: bool,
@@ -407,6 +429,7 @@ impl Smb2NearHalf {
             incoming: None,
             unread_at: 0,
             names_changed_at: 0,
+            answers_changed_at: 0,
             far_version: 0,
             fresh_listings: Vec::new(),
             offers: OpenOffers::default(),
@@ -417,6 +440,7 @@ impl Smb2NearHalf {
             fresh: LicenceFreshness::default(),
             answered: 0,
             answered_files: Vec::new(),
+            crossed: CrossedRequests::default(),
             client_finished: false,
             server_finished: false,
         }
@@ -892,6 +916,7 @@ impl AcceleratorHalf for Smb2NearHalf {
                 texts.push(format!("{what} by {}", names.join(", ")));
             }
         }
+        texts.extend(self.crossed.text());
         (!texts.is_empty()).then(|| texts.join("; "))
     }
 }

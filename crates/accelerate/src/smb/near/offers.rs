@@ -228,7 +228,14 @@ impl Smb2NearHalf {
         answer.extend_from_slice(&offer.answer);
         if let Some((key, at)) = key {
             answer[FRAME_HEADER + at..FRAME_HEADER + at + key.0.len()].copy_from_slice(&key.0);
-            self.is_of_lease(file, key);
+            // An open without caching belongs to no lease.
+            if self
+                .opens
+                .get(&file)
+                .is_some_and(|open| open.lease.is_some())
+            {
+                self.is_of_lease(file, key);
+            }
         }
         self.give(header, answer, Vec::new());
         self.tell_far(HalfFrame::Took { file });

@@ -176,7 +176,7 @@ impl Smb2NearHalf {
                 reply.question == asked.question
                     && reply.answer.len() <= asked.length as usize
                     && now.since(reply.at) <= LISTING_WAITS
-                    && self.names_changed_at <= reply.position
+                    && self.answers_changed_at <= reply.position
                     && open.changed_at <= reply.position
             };
             let found = open.information.iter().find(fits);

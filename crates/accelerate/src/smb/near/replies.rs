@@ -79,6 +79,13 @@ impl Smb2NearHalf {
         }
         self.note_listing_opened(&head);
         self.missing.answered(&header);
+        let is_answered = self
+            .pending
+            .get(&header.message_id)
+            .is_some_and(PendingRequest::is_answered);
+        if head.start > 0 && !is_interim && header.message_id != header::UNASKED && !is_answered {
+            self.crossed.count(header.command);
+        }
         let Some(pending) = self.pending.get_mut(&header.message_id) else {
             return self.pass(head.bytes.freeze());
         };

@@ -142,6 +142,12 @@ impl Smb2NearHalf {
         }
         self.opens_file(head);
         self.note_listing(head, touch);
+        // The CLOSE of an open that deletes nothing changes no answer about another.
+        let only_closes = matches!(touch, RequestEffect::Closes(file)
+            if self.opens.get(&file).is_some_and(|open| !open.is_bound));
+        if may_change_names(&head.header) && !only_closes {
+            self.answers_changed_at = self.position + 1;
+        }
         if self.opens.is_empty() {
             return;
         }

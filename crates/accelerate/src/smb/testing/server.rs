@@ -147,6 +147,8 @@ pub(crate) struct Smb2Server {
     pub(crate) directories: BTreeSet<String>,
     /// The names that are reparse points.
     pub(crate) links: BTreeSet<String>,
+    /// A holder of a lease with HANDLE caching is asked before its open refuses another ([MS-FSA] §2.1.5.1.2).
+    pub(crate) breaks_handles: bool,
     /// Durable handles are granted with batch oplocks and leases with HANDLE caching.
     pub(crate) grants_durable: bool,
     /// The requests for durable handles.
@@ -216,6 +218,7 @@ impl Smb2Server {
             files: BTreeMap::new(),
             directories: BTreeSet::new(),
             links: BTreeSet::new(),
+            breaks_handles: false,
             grants_durable: false,
             asked_durable: 0,
             dialect: 0x0210,
@@ -974,7 +977,11 @@ impl Smb2Server {
         for (file, open) in &self.opens {
             let is_meant = match with.is_empty() {
                 true => open.oplock >= 8 && (access & !ATTRIBUTES != 0 || empties),
-                false => open.oplock == 9 && with.contains(file),
+                false => {
+                    let has_handle = self.breaks_handles && open.lease.is_some();
+                    (open.oplock == 9 || has_handle && open.oplock == EXCLUSIVE)
+                        && with.contains(file)
+                }
             };
             if open.name == name && is_meant && !is_own(open) {
                 broken.push((*file, open.connection, open.lease));

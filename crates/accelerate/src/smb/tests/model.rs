@@ -119,6 +119,10 @@ struct ModelRun {
     favourite: Option<usize>,
     /// The client behind the halves often opens files one after the other to read them; the next.
     goes_through: Option<usize>,
+    /// The client behind the halves saves documents, and the places of the names that it uses: a document, a new
+    /// file, and the old one.
+    saves: bool,
+    saved: [usize; 3],
     /// The last answer to a request that is not checked.
     unchecked: Option<u64>,
     /// Clients give oplocks and leases back late, at times after the server has taken them.
@@ -175,6 +179,9 @@ impl ModelRun {
         trouble.is_silence_told = random.below(2) == 0;
         trouble.is_relaxed = is_relaxed;
         let has_slow_holders = random.below(4) == 0;
+        let saves = random.below(3) == 0;
+        let document = favourite.unwrap_or_default();
+        let saved = [document, (document + 1) % 5, (document + 3) % 5];
         Self {
             random,
             world,
@@ -194,6 +201,8 @@ impl ModelRun {
             lists,
             favourite,
             goes_through: is_relaxed.then_some(0),
+            saves,
+            saved,
             unchecked: None,
             has_slow_holders,
             compounds: BTreeMap::new(),
@@ -310,6 +319,104 @@ impl ModelRun {
             };
             let asked = opening(&create);
             self.ask(0, &create.request(), asked, Some((is_for, false)));
+        }
+    }
+
+    /// Renames and deletes files and opens another one, in the order of a program that saves a document. In between
+    /// something else may happen.
+    fn save(&mut self) {
+        self.trouble.has_leased_offers = true;
+        let [document, temporary, backup] = self.saved;
+        if self.open_to_save(temporary, 0x83, 7).is_none() {
+            return;
+        }
+        if !self.change_name(document, |file| messages::rename(file, NAMES[backup]))
+            || !self.change_name(temporary, |file| messages::rename(file, NAMES[document]))
+            || !self.change_name(backup, messages::delete)
+        {
+            return;
+        }
+        self.open_to_save(document, 0x83, 7);
+    }
+
+    /// Opens a file as Windows does, to rename or delete it, sends the change, and closes it. Returns false if the
+    /// client does not go on.
+    fn change_name(&mut self, index: usize, change: impl Fn(FileId) -> Smb2Message) -> bool {
+        let Some(file) = self.open_to_save(index, 0x1_0080, 0) else {
+            return false;
+        };
+        if !self.may_ask(0) {
+            return false;
+        }
+        self.ask(0, &change(file), TraceRequest::Names, None);
+        self.wait_for_last();
+        self.meddle();
+        if !self.may_ask(0) || self.random.below(12) == 0 {
+            return false;
+        }
+        self.handles[0].retain(|handle| handle.file != file);
+        let request = messages::close(file);
+        self.ask(0, &request, TraceRequest::Close { file }, None);
+        self.wait_for_last();
+        self.meddle();
+        true
+    }
+
+    /// Opens a file under a lease of this state. Returns the open, if it was made.
+    fn open_to_save(&mut self, index: usize, access: u32, state: u8) -> Option<FileId> {
+        if !self.may_ask(0) || self.world.clients[0].credits() <= 6 {
+            return None;
+        }
+        let is_new = index == self.saved[1] && access == 0x83;
+        let key = NAMES[index].as_bytes()[0];
+        let create = Smb2CreateParameters {
+            access,
+            disposition: if is_new { 3 } else { 1 },
+            context: Some(b"DHnQ"),
+            lease: Some((LeaseKey([key; 16]), state)),
+            ..Smb2CreateParameters::leased(NAMES[index], key)
+        };
+        let is_for = match state {
+            0 => HandleUse::Names,
+            _ => HandleUse::Data { may_write: true },
+        };
+        self.ask(0, &create.request(), opening(&create), Some((is_for, true)));
+        let place = self.ops.len() - 1;
+        self.wait_for_last();
+        let (_, answer) = self.ops[place].answered.as_ref()?;
+        let is_open = answer.header.status == status::SUCCESS;
+        let file = is_open.then(|| CreateResponse::parse(&answer.body).unwrap().file)?;
+        if is_new && self.may_ask(0) && self.random.below(4) > 0 {
+            self.handles[0].retain(|handle| handle.file != file);
+            let request = messages::close(file);
+            self.ask(0, &request, TraceRequest::Close { file }, None);
+        }
+        Some(file)
+    }
+
+    /// Waits for the answer to the last request, for a while.
+    fn wait_for_last(&mut self) {
+        let place = self.ops.len() - 1;
+        let step = Duration::from_millis(1 + self.random.below(10));
+        for _ in 0..40 {
+            if self.ops[place].answered.is_some() {
+                break;
+            }
+            self.go_on(step);
+        }
+    }
+
+    /// Lets something happen, or time pass, at times.
+    fn meddle(&mut self) {
+        match self.random.below(16) {
+            0 => self.clients_act(),
+            1 | 2 if self.may_ask(1) => self.act(1),
+            3 => {
+                let pause = Duration::from_millis(self.random.below(60));
+                self.go_on(pause);
+            }
+            4 => self.trouble(),
+            _ => {}
         }
     }
 
@@ -541,6 +648,9 @@ impl ModelRun {
         let has_credits = self.world.clients[who].credits() > 6;
         if who == 0 && has_credits && self.random.below(6) == 0 {
             return self.walk();
+        }
+        if who == 0 && has_credits && self.saves && self.random.below(3) == 0 {
+            return self.save();
         }
         if who == 0 && has_credits && self.random.below(2) == 0 {
             for _ in 0..=self.random.below(3) {

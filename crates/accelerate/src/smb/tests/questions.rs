@@ -226,3 +226,61 @@ fn other_questions_replace_the_earlier_ones() {
     assert_eq!(count(&world), before);
     assert!(world.let_go.is_none());
 }
+
+/// Writes a new file beside an open one, and asks about the streams of that one, as programs do that replace a document.
+/// Returns true if the question is answered on this side of the path.
+fn replace(world: &mut Smb2World, name: &str, pause: u64) -> bool {
+    let document = create(world);
+    ask(world, document, &[STREAMS]);
+    let new = Smb2CreateParameters {
+        disposition: 2,
+        ..Smb2CreateParameters::leased(name, name.as_bytes()[0])
+    };
+    let new = world.create(0, &new);
+    world.ask(0, &messages::write(new, 0, &[1; 100]));
+    world.ask(0, &messages::flush(new));
+    world.ask(0, &messages::close(new));
+    world.run_for(Duration::from_millis(pause));
+    let is_here = are_answered_here(world, document, &[STREAMS]);
+    world.ask(0, &messages::close(document));
+    is_here
+}
+
+#[test]
+fn question_behind_a_flush_comes_with_its_answer() {
+    let mut world = world_with(1_000);
+    assert!(!replace(&mut world, "b", 0));
+    assert!(replace(&mut world, "c", 0));
+    assert!(replace(&mut world, "d", 10));
+    // Another client's stream would be missing for longer.
+    assert!(!replace(&mut world, "e", 30));
+    assert!(world.let_go.is_none());
+}
+
+/// What the client writes to a stream is in its own answer.
+#[test]
+fn own_stream_is_in_the_answer_behind_a_flush() {
+    let mut world = world_with(1_000);
+    replace(&mut world, "b", 0);
+    let document = create(&mut world);
+    let stream = Smb2CreateParameters::leased("a:s", b's');
+    let stream = world.create(0, &stream);
+    let new = world.create(0, &Smb2CreateParameters::leased("n", b'n'));
+    world.ask(0, &messages::write(new, 0, &[1; 100]));
+    world.ask(0, &messages::flush(new));
+    world.ask(0, &messages::write(stream, 0, &[2; 100]));
+    world.ask(0, &messages::close(new));
+    assert!(!are_answered_here(&mut world, document, &[STREAMS]));
+    assert!(world.let_go.is_none());
+}
+
+/// Explorer waits for changes in the folder that it shows, all the while.
+#[test]
+fn client_that_waits_for_changes_gets_answers_with_its_opens() {
+    let mut world = world_with(1_000);
+    let folder = world.create(0, &Smb2CreateParameters::directory(""));
+    world.send(0, &messages::change_notify(folder));
+    browse(&mut world);
+    let round_trips = browse(&mut world);
+    assert!(round_trips <= 1.01, "{round_trips}");
+}

@@ -660,7 +660,7 @@ fn the_notes_say_for_whom_and_how() {
     read(&mut world, 0, file, 0, 100);
     let notes = world.notes();
     let wanted = [
-        "encrypted by AES-128-GCM",
+        "encrypted by AES-128-GCM; waited for the server: 1 CREATE (the server opens files)",
         "encrypted for CORP\\anna (AES-128-GCM)",
     ];
     assert_eq!(notes.each_ref().map(Option::as_deref), wanted.map(Some));

@@ -40,6 +40,8 @@ mod access {
 pub(crate) struct CreateRequest<'a> {
     pub(crate) oplock_level: u8,
     pub(crate) access: u32,
+    /// ShareAccess.
+    share: u32,
     pub(crate) disposition: u32,
     pub(crate) options: u32,
     contexts: &'a [u8],
@@ -54,6 +56,7 @@ impl<'a> CreateRequest<'a> {
         Ok(Self {
             oplock_level: u8_at(body, REQUEST_OPLOCK_AT)?,
             access: u32_at(body, 24)?,
+            share: u32_at(body, 32)?,
             disposition: u32_at(body, 36)?,
             options: u32_at(body, 40)?,
             contexts,
@@ -82,6 +85,12 @@ impl<'a> CreateRequest<'a> {
     /// CreateOptions).
     pub(crate) fn is_directory(&self) -> bool {
         self.options & 0x1 != 0
+    }
+
+    /// Returns true if others may read, write and delete the file beside the open: FILE_SHARE_READ,
+    /// FILE_SHARE_WRITE, FILE_SHARE_DELETE.
+    pub(crate) fn is_shared_with_all(&self) -> bool {
+        self.share & 0x7 == 0x7
     }
 
     /// Returns true if the request empties an existing file: FILE_SUPERSEDE, FILE_OVERWRITE,
@@ -308,6 +317,13 @@ pub(crate) fn contexts_offset(body: &[u8]) -> Option<u32> {
     let length = u32_at(body, CONTEXTS_LENGTH_AT - LENGTH).ok()?;
     let offset = u32_at(body, CONTEXTS_AT - LENGTH).ok()?;
     (length > 0).then_some(offset)
+}
+
+/// Returns the offset that the contexts of a CREATE would have with another name: the next multiple of eight behind the
+/// name, if its own body is laid out so.
+pub(crate) fn contexts_after(body: &[u8], name: &[u8]) -> Option<u32> {
+    let after = |name: &[u8]| (NAME_AT + name.len()).next_multiple_of(8) as u32;
+    (contexts_offset(body)? == after(name_of(body)?)).then(|| after(name))
 }
 
 /// Returns a CREATE's body with another name, and with its contexts at this offset. A body in

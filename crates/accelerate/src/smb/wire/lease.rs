@@ -18,6 +18,9 @@ pub(crate) mod state {
     pub(crate) const WRITE: u32 = 0x4;
 }
 
+/// READ, HANDLE and WRITE caching.
+pub(crate) const WHOLE: u32 = state::READ | state::HANDLE | state::WRITE;
+
 /// SMB2_LEASE_FLAG_BREAK_IN_PROGRESS ([MS-SMB2] §2.2.14.2.10, LeaseFlags).
 const IS_BREAKING: u32 = 0x2;
 
@@ -52,6 +55,11 @@ impl LeaseContext {
         is_exclusive(self.state) && self.flags & IS_BREAKING == 0
     }
 
+    /// Returns true if it allows no caching.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state == 0
+    }
+
     /// Returns true if its holder is also asked before an open that its own excludes is refused.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_exclusive() && self.state & state::HANDLE != 0
@@ -77,6 +85,20 @@ impl LeaseBreak {
 fn is_exclusive(state: u32) -> bool {
     const ALL: u32 = state::READ | state::WRITE;
     state & ALL == ALL
+}
+
+/// Returns true if a server waits for the acknowledgement of a break ([MS-SMB2] §2.2.23.2,
+/// SMB2_NOTIFY_BREAK_LEASE_FLAG_ACK_REQUIRED).
+pub(crate) fn awaits_acknowledgement(body: &[u8]) -> bool {
+    u32_at(body, 4).is_ok_and(|flags| flags & 0x1 != 0)
+}
+
+/// The acknowledgement of a break that gives back all caching ([MS-SMB2] §2.2.24.2, Lease Break Acknowledgment).
+pub(crate) fn acknowledgement(key: LeaseKey) -> [u8; 36] {
+    let mut body = [0; 36];
+    body[0] = 36;
+    body[8..24].copy_from_slice(&key.0);
+    body
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Classes).
 
 use super::header::LENGTH;
-use super::{FileId, WireError, expect_structure, u8_at, u16_at, u32_at, u64_at};
+use super::{FileId, WireError, array, expect_structure, u8_at, u16_at, u32_at, u64_at};
 
 /// SMB2_0_INFO_FILE.
 const INFO_FILE: u8 = 1;
@@ -84,6 +84,30 @@ pub(crate) fn changes_name(body: &[u8]) -> bool {
 /// Returns true if a SET_INFO renames a file. The server has done all of it when it answers.
 pub(crate) fn renames(body: &[u8]) -> bool {
     changes_name(body) && u8_at(body, 3) == Ok(RENAME)
+}
+
+/// A change of a file's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NameChange<'a> {
+    /// To this path in the tree, in UTF-16.
+    Rename(&'a [u8]),
+    /// With the CLOSE.
+    Delete,
+}
+
+/// Returns the open and the change of a whole SET_INFO's body, if it changes a name in one of these ways ([MS-FSCC]
+/// §2.4.42.2, FileRenameInformation for the SMB2 Protocol; §2.4.11, FileDispositionInformation).
+pub(crate) fn name_change(body: &[u8]) -> Option<(FileId, NameChange<'_>)> {
+    let is_change = changes_name(body) && u16_at(body, 8) == Ok((LENGTH + FIXED) as u16);
+    let file = FileId(array(body, 16).ok().filter(|_| is_change)?);
+    let information = body.get(FIXED..)?.get(..u32_at(body, 4).ok()? as usize)?;
+    if !renames(body) {
+        return (information.first() == Some(&1)).then_some((file, NameChange::Delete));
+    }
+    let length = u32_at(information, 16).ok()? as usize;
+    let name = information.get(20..)?.get(..length)?;
+    let is_in_tree = u64_at(information, 8) == Ok(0) && !name.is_empty();
+    is_in_tree.then_some((file, NameChange::Rename(name)))
 }
 
 /// The answer to a SET_INFO ([MS-SMB2] §2.2.40, SET_INFO Response).
