@@ -165,6 +165,14 @@ pub(super) fn measure_each<B: FixedLinkBench>(
 /// # Errors
 /// Fails when the emulator does not start.
 pub(super) fn set_link(lane: &mut SmbLane) -> Result<()> {
+    set_link_with(lane, &[])
+}
+
+/// Makes the bench's link with further arguments of `trunkline emulate run`.
+///
+/// # Errors
+/// Fails when the emulator does not start.
+pub(super) fn set_link_with(lane: &mut SmbLane, further: &[&str]) -> Result<()> {
     let words = [
         ("--rate", format!("{}bit", RATE.bits_per_second())),
         ("--delay", format!("{ONE_WAY_DELAY_MS}ms")),
@@ -175,6 +183,7 @@ pub(super) fn set_link(lane: &mut SmbLane) -> Result<()> {
     lane.set_words(
         words
             .flat_map(|(name, word)| [name.to_owned(), word])
+            .chain(further.iter().map(|word| (*word).to_owned()))
             .collect(),
     )
 }

@@ -85,6 +85,8 @@ pub(super) struct SmbLane {
     clients_hold_leases: bool,
     /// The nodes leave durable handles to the server.
     keeps_durable: bool,
+    /// Nodes reset idle connections that are older than they are.
+    resets_surviving: bool,
 }
 
 /// Result of a cell.
@@ -185,6 +187,7 @@ impl SmbLane {
             is_key_delegated: false,
             clients_hold_leases: false,
             keeps_durable: false,
+            resets_surviving: false,
         };
         for (name, mode) in [(SMALL, 0o755), (SMALL_UPLOADS, 0o777), (DOCUMENTS, 0o777)] {
             let path = lane.server.files().join(name);
@@ -258,6 +261,11 @@ impl SmbLane {
         self.keeps_durable = true;
     }
 
+    /// Lets nodes that start from now on reset connections that bypass them, once they are idle for 4 s.
+    pub(super) fn reset_surviving(&mut self) {
+        self.resets_surviving = true;
+    }
+
     /// Allows clients to request leases from now on.
     pub(super) fn hold_leases(&mut self) {
         self.clients_hold_leases = true;
@@ -276,6 +284,11 @@ impl SmbLane {
         if self.is_key_delegated && mode.consistency().is_some() {
             credentials.push(self.site.account_file(USER, PASSWORD)?);
             accelerators.push("resign_gmac = true".to_owned());
+        }
+        if self.resets_surviving {
+            accelerators.push(format!(
+                "[intercept.reset_surviving]\nports = [{SMB_PORT}]\nidle = \"4s\"\nafter = \"1s\""
+            ));
         }
         self.site.start_nodes(credentials, accelerators)
     }
@@ -660,6 +673,31 @@ impl SmbLane {
     /// Fails when it does not run.
     pub(super) fn kill_node(&mut self, site: LabSite) -> Result<()> {
         self.site.nodes.process(site)?.signal(ProcessSignal::Kill)
+    }
+
+    /// Stops the node of one site: new connections bypass it.
+    ///
+    /// # Errors
+    /// Fails when it cannot be stopped.
+    pub(super) fn stop_node(&mut self, site: LabSite) -> Result<()> {
+        self.site.nodes.stop_node(site)
+    }
+
+    /// Starts the node of one site again, and waits until it has its session and intercepts.
+    ///
+    /// # Errors
+    /// Fails when it does not start.
+    pub(super) fn start_node(&mut self, site: LabSite) -> Result<()> {
+        self.site.nodes.start_node(&self.site.run, site)?;
+        self.site.nodes.wait_sessions()
+    }
+
+    /// Number of SMB flows that the near node has.
+    ///
+    /// # Errors
+    /// Fails when the node does not answer.
+    pub(super) fn flow_count(&self) -> Result<usize> {
+        Ok(reasons::flows_to_port(&self.site.nodes, SMB_PORT)?.len())
     }
 
     /// Waits until a node that was killed is back, and has its session.

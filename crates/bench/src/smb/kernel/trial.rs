@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
+use super::super::fixed_link;
 use super::cells::{KernelDialect, KernelProtection, mount_options};
 use super::exchange::{ACTION_DIRECTORY, ShareMount};
 use super::{AccelerationMode, KernelBench};
@@ -37,6 +38,12 @@ const RECORD_LIMIT: Duration = Duration::from_secs(240);
 
 /// Duration of the outage of the link.
 const OUTAGE: Duration = Duration::from_secs(5);
+
+/// Most rounds of records until the node must have a surviving mount's connection, and the pause behind each: twice
+/// what the node waits for.
+const SURVIVING_ROUNDS: usize = 10;
+/// See above.
+const SURVIVING_PAUSE: Duration = Duration::from_secs(10);
 
 /// Actions of a trial.
 const ACTIONS: [&str; 7] = [
@@ -105,6 +112,76 @@ pub fn run(
         });
     }
     Ok(trials)
+}
+
+/// Outcome of a mount that is older than the near node, with `[intercept.reset_surviving]`.
+#[derive(Clone, Debug)]
+pub struct SurvivingTrial {
+    /// Rounds of records, each with a pause behind it, until the node had the mount's connection.
+    pub rounds: usize,
+    /// Fault, as a sentence.
+    pub fault: Option<String>,
+    /// Accelerate stage of the near node for each of the mount's new connections.
+    pub accelerate: Vec<AccelerationReason>,
+}
+
+/// Mounts the share while the near node does not run, and starts the node, which resets the mount's connection once it
+/// is idle. All records that fsync confirmed must be at the server. `further` are arguments of `trunkline emulate run`,
+/// for example for loss.
+///
+/// # Errors
+/// Fails when the lab or the machine does not work, or the node does not get the connection.
+pub fn surviving_mount(
+    environment: &ProgramEnvironment,
+    cache: &Path,
+    (dialect, protection): (KernelDialect, KernelProtection),
+    further: &[&str],
+) -> Result<SurvivingTrial> {
+    rootless::obtain(environment)?;
+    let image = MachineImage::prepare(cache, &SilentProgress)?;
+    let mut bench = KernelBench::create(environment, &image, None)?;
+    fixed_link::set_link_with(&mut bench.lane, further)?;
+    bench.lane.reset_surviving();
+    bench.set_mode(AccelerationMode::Application)?;
+    bench.lane.stop_node(LabSite::Near)?;
+    bench.files.empty_action_directory()?;
+    let mut mount = ShareMount::mount(&mut bench.machine, &mount_options(dialect, protection))?;
+    let mut digests = Vec::new();
+    let mut write = |mount: &mut ShareMount<'_>, round: usize| -> Result<()> {
+        let name = format!("{ACTION_DIRECTORY}/round-{round}.bin");
+        let fields = json!({
+            "seed": 5 + round, "records": 3, "record_bytes": RECORD_BYTES,
+            "limit_s": RECORD_LIMIT.as_secs(),
+        });
+        digests.push(mount.request("records", &name, fields)?);
+        Ok(())
+    };
+    write(&mut mount, 0)?;
+    bench.lane.start_node(LabSite::Near)?;
+    let mut rounds = 0;
+    // The mount's packets show its connection to the node, and the pause behind them lets the node reset it.
+    while bench.lane.flow_count()? == 0 {
+        rounds += 1;
+        ensure!(
+            rounds <= SURVIVING_ROUNDS,
+            "the connection still bypasses the node"
+        );
+        write(&mut mount, rounds)?;
+        std::thread::sleep(SURVIVING_PAUSE);
+    }
+    write(&mut mount, rounds + 1)?;
+    mount.unmount()?;
+    let mut fault = None;
+    for outcome in &digests {
+        if !bench.files.has_digests(ACTION_DIRECTORY, outcome)? {
+            fault = Some("a record that fsync confirmed is not at the server".to_owned());
+        }
+    }
+    Ok(SurvivingTrial {
+        rounds,
+        fault,
+        accelerate: bench.lane.all_whys()?,
+    })
 }
 
 /// Carries out all actions on a new mount.
