@@ -269,6 +269,11 @@ pub(crate) const ROOM_LASTS: Duration = Duration::from_secs(10);
 /// room: others may use up what is freed.
 pub(crate) const FULL_LASTS: Duration = Duration::from_secs(60);
 
+/// The time before the end of a session's ticket at which no more WRITEs of it are answered early: enough for
+/// those under way, and for a clock that is some seconds wrong. As long after the end it is clear whether the
+/// server ends sessions with their tickets.
+pub(crate) const SESSION_ENDS_WITHIN: Duration = Duration::from_secs(60);
+
 /// The longest WRITE that is answered early: as [`AHEAD_BLOCK_MAX`].
 pub(crate) const BEHIND_BLOCK_MAX: u32 = 1 << 20;
 

@@ -2,7 +2,7 @@
 //! the fields of a SEQUENCE, each under a tag of its own (RFC 4120 §5.1, Specific Compatibility
 //! Notes on ASN.1).
 
-use der::asn1::AnyRef;
+use der::asn1::{AnyRef, GeneralizedTime};
 use der::{Decode, Reader, SliceReader, Tag, TagNumber};
 
 /// Fields of the longest SEQUENCE that is read, the encrypted part of a ticket, are numbered below this.
@@ -74,6 +74,12 @@ impl<'a> SequenceFields<'a> {
         let start = whole.len().checked_sub(bytes.len())?;
         whole[start..].copy_from_slice(bytes);
         Some(i64::from_be_bytes(whole))
+    }
+
+    /// A KerberosTime (RFC 4120 §5.2.3): seconds since 1970.
+    pub(crate) fn time(&self, number: usize) -> Option<u64> {
+        let time = GeneralizedTime::from_der(self.get(number)?).ok()?;
+        Some(time.to_unix_duration().as_secs())
     }
 
     /// A KerberosString (RFC 4120 §5.2.1): ASCII by the letter, UTF-8 as it is used.

@@ -117,6 +117,8 @@ impl<'a> ApRep<'a> {
 /// The part of a ticket that only the service can decrypt (RFC 4120 §5.3).
 pub(crate) struct EncTicketPart<'a> {
     pub(crate) key: EncryptionKey<'a>,
+    /// The time at which it ends, in seconds since 1970.
+    pub(crate) ends: Option<u64>,
     client: String,
 }
 
@@ -125,6 +127,7 @@ impl<'a> EncTicketPart<'a> {
         let fields = SequenceFields::of(inside(bytes, application(3))?)?;
         Some(Self {
             key: encryption_key(fields.get(1)?)?,
+            ends: fields.time(7),
             client: principal(fields.get(3)?, &fields.text(2)?)?,
         })
     }

@@ -14,8 +14,8 @@
 //! Protocols that wrap their messages in tokens of the GSS-API, as DCE/RPC does, use
 //! [`TokenProtector`] with one of these keys (`message_tokens.rs`).
 //!
-//! Messages are read as they pass, and only keys and names are kept. PACs, checksums, lifetimes and
-//! flags are not read; the server judges them.
+//! Messages are read as they pass, and only keys, names and the ends of tickets are kept. PACs, checksums and
+//! flags are not read; the server judges them, and the lifetimes.
 
 mod asn1;
 mod encryption;
@@ -67,6 +67,8 @@ pub enum ApReqError {
 pub struct AcceptedClient {
     /// `anna@CORP.EXAMPLE`.
     pub client: String,
+    /// The time at which the ticket ends, in seconds since 1970.
+    pub ends: Option<u64>,
     session: KerberosKey,
     subkey: Option<ChosenSubkey>,
     /// The number of the client's first message.
@@ -153,6 +155,7 @@ fn accepted(message: &[u8], keytab: Option<&Keytab>) -> Result<AcceptedClient, A
     Ok(AcceptedClient {
         subkey: authenticator.subkey.map(ChosenSubkey::new),
         sequence: authenticator.sequence.unwrap_or_default(),
+        ends: ticket.ends,
         client,
         session,
     })

@@ -23,6 +23,8 @@ fn every_encryption_derives_the_common_key() {
             exchange.subkey_of_server = of_server.then_some(0x44);
             let accepted = accepted(&exchange, &exchange.token());
             assert_eq!(accepted.client, CLIENT_NAME);
+            // 2036-01-01.
+            assert_eq!(accepted.ends, Some(2_082_758_400));
             let subkey = accepted.subkey_of_server(&exchange.answer());
             assert_eq!(subkey.is_some(), of_server);
             let candidates = accepted.candidates(subkey.as_ref());

@@ -187,8 +187,11 @@ impl Smb2FarHalf {
             self.no_key_for = account;
             return self.stop(reason);
         }
+        let ends = self.set_ups.ticket_ends();
+        let ends = ends.and_then(|ends| self.connection.at_server(ends));
         let chance = self.draw();
         self.sessions.insert(header.session, outcome, chance);
+        self.sessions.lasts_until(header.session, ends);
     }
 
     /// Returns the reason why a session's set-up gives its hosts keys that cannot be told apart
@@ -283,11 +286,14 @@ impl Smb2FarHalf {
         };
         head.set_message_id(client_id);
         if !is_interim {
-            self.connection.learn(&header, head.body());
+            self.connection.learn(now, &header, head.body());
             self.ask_for_company();
             self.note_refused_room(now, &head.header, &request);
             self.finished(now, &mut head, rest, request);
             self.looked(&head);
+            if header.command == command::SESSION_SETUP && header.status == status::SUCCESS {
+                self.give_back_refused(now, header.session);
+            }
         }
         self.give_early_breaks(header.message_id, &request, is_interim);
         if self.state == FarState::Engaged && header.guard() == MessageProtection::Signed {
@@ -533,6 +539,7 @@ impl Smb2FarHalf {
             | RequestPurpose::OpensAhead(_)
             | RequestPurpose::LooksAhead(_)
             | RequestPurpose::ClosesAhead(_)
+            | RequestPurpose::GivesBack(_)
             | RequestPurpose::OpensChild(_)
             | RequestPurpose::Own => {}
         }
@@ -757,8 +764,7 @@ impl Smb2FarHalf {
         // A near half that cannot be told later is told now, until the server says how much room there is.
         let has_room = self.room.has_room(now, tree)
             || !self.near_takes_late_writes && self.room.is_unknown(now, tree);
-        // Another connection of the client's waits for the end of all WRITEs that were answered.
-        let may_answer_writes = has_room && self.stops_by().is_none();
+        let may_answer_writes = has_room && self.may_answer_writes(now, header.session);
         let may_close = is_exclusive && !opened.is_durable;
         let mut open = TrackedOpen::new(header.session, header.tree, opened.is_ours);
         open.guard = opened.guard;
@@ -868,6 +874,9 @@ impl Smb2FarHalf {
                 return self.opened_child(head, rest, number);
             }
             RequestPurpose::ClosesAhead(file) => return self.forget_open(file),
+            RequestPurpose::GivesBack(file) => {
+                return self.given_back(file, head.header.status);
+            }
             RequestPurpose::AsksFileSystem {
                 file,
                 class,

@@ -4,6 +4,9 @@
 //! unsigned, and no other connection may be able to work on the same open.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use vocab::Time;
 
 use super::super::config::TREES_MAX;
 use super::super::wire::create::{CreateRequest, oplock_level};
@@ -21,6 +24,8 @@ pub(crate) struct Smb2Connection {
     /// The client's GUID; zeros until the client has sent it.
     client: [u8; 16],
     negotiated: Option<NegotiateResponse>,
+    /// The arrival of the server's clock.
+    negotiated_at: Time,
     /// The established sessions; true for one without a key.
     sessions: HashMap<u64, bool>,
     /// Trees of disk shares, by session.
@@ -28,6 +33,9 @@ pub(crate) struct Smb2Connection {
     /// The sessions whose client has queried the addresses for further channels.
     may_have_channels: HashSet<u64>,
 }
+
+/// Nobody waits for the end of a ticket that says to last longer.
+const TICKET_LASTS_MAX: Duration = Duration::from_secs(400 * 24 * 3_600);
 
 /// The control code of a client's query for a server's interfaces, before it opens a further
 /// channel ([MS-SMB2] §2.2.31, FSCTL_QUERY_NETWORK_INTERFACE_INFO).
@@ -70,13 +78,14 @@ const CONTEXTS_OF_ITS_OWN: [&[u8]; 3] = [b"DHnQ", b"DH2Q", lease::CONTEXT];
 
 impl Smb2Connection {
     /// Learns from an answer, in the order of arrival.
-    pub(crate) fn learn(&mut self, header: &Smb2Header, body: &[u8]) {
+    pub(crate) fn learn(&mut self, now: Time, header: &Smb2Header, body: &[u8]) {
         // An answer that was pending does not name its tree.
         if header.status != status::SUCCESS || header.has(flag::ASYNC) {
             return;
         }
         match header.command {
             command::NEGOTIATE => {
+                self.negotiated_at = now;
                 self.negotiated = NegotiateResponse::parse(body)
                     .ok()
                     .filter(|answer| answer.dialect != dialect::WILDCARD);
@@ -116,6 +125,14 @@ impl Smb2Connection {
         {
             self.client = client;
         }
+    }
+
+    /// Returns the time of an event that the server's clock shows at so many seconds since 1970, if it has shown
+    /// its clock.
+    pub(crate) fn at_server(&self, seconds: u64) -> Option<Time> {
+        let clock = self.negotiated.as_ref()?.system_time?;
+        let until = Duration::from_secs(seconds.saturating_sub(clock));
+        (until <= TICKET_LASTS_MAX).then(|| self.negotiated_at + until)
     }
 
     /// Between whom the connection is, once that is agreed; `None` where leases are unknown.

@@ -173,9 +173,11 @@ enum RequestPurpose {
     LooksAhead(u64),
     /// Our own CREATE of a directory that is to be listed, by its number.
     OpensChild(u64),
+    /// Our own acknowledgement of a break.
+    GivesBack(FileId),
     /// Our own CLOSE of a speculative open.
     ClosesAhead(FileId),
-    /// Another request of our own: to give an oplock back, to set a position.
+    /// Another request of our own: to set a position.
     Own,
 }
 
@@ -571,6 +573,7 @@ impl AcceleratorHalf for Smb2FarHalf {
                 self.retire_overdue(now);
                 self.retire_old_children(now);
                 self.end_overdue(now);
+                self.give_back_for_ending_sessions(now);
             }
         }
         self.pump(now);
@@ -590,7 +593,14 @@ impl AcceleratorHalf for Smb2FarHalf {
     fn poll_timeout(&self) -> Option<Time> {
         let offers = self.opens_ahead.next_overdue(self.staleness());
         let children = self.next_child_overdue();
-        let times = [self.next_overdue(), self.stops_by(), offers, children];
+        let ending = self.sessions.next_ending();
+        let times = [
+            self.next_overdue(),
+            self.stops_by(),
+            offers,
+            children,
+            ending,
+        ];
         times.into_iter().flatten().min()
     }
 

@@ -29,7 +29,7 @@ use crate::smb::config::{CONFIRM_WITHIN, TAKEN_AFTER};
 use crate::smb::frames::HalfFrame;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::oplock_level;
-use crate::smb::wire::header::command;
+use crate::smb::wire::header::{command, status};
 use crate::smb::wire::lease::LeaseBreak;
 use crate::smb::wire::oplock::OplockBreak;
 use crate::smb::wire::split::Smb2MessageHead;
@@ -240,6 +240,19 @@ impl Smb2FarHalf {
         self.give_back_for_channels(now, file);
     }
 
+    /// Ends the licences to answer WRITEs of sessions that the server will soon refuse ([MS-SMB2] §3.3.5.2.9,
+    /// Verifying the Session). A client repeats a refused WRITE, but not one that was answered.
+    pub(super) fn give_back_for_ending_sessions(&mut self, now: Time) {
+        for session in self.sessions.take_ending(now) {
+            for file in self.files() {
+                let open = &self.opens[&file];
+                if open.session == session && open.may_write {
+                    self.give_back(now, file);
+                }
+            }
+        }
+    }
+
     /// Returns true if another connection may work on this session's opens.
     pub(super) fn may_have_channels(&self, session: u64) -> bool {
         let is_keyed = self.sessions.is_keyed(session);
@@ -372,7 +385,36 @@ impl Smb2FarHalf {
             level: oplock_level::NONE,
             file,
         };
-        self.send_own(header, &acknowledgement.emit(), RequestPurpose::Own);
+        self.send_own(
+            header,
+            &acknowledgement.emit(),
+            RequestPurpose::GivesBack(file),
+        );
+    }
+
+    /// The server has answered an acknowledgement. If the session has expired, the oplock is given back once the
+    /// client has proved its identity again.
+    pub(super) fn given_back(&mut self, file: FileId, status: u32) {
+        if status == status::NETWORK_SESSION_EXPIRED
+            && let Some(open) = self.opens.get_mut(&file)
+        {
+            (open.keeps_oplock, open.is_recalled) = (true, true);
+        }
+    }
+
+    /// The client has set up this session, perhaps again: what the server has refused meanwhile is given back.
+    pub(super) fn give_back_refused(&mut self, now: Time, session: u64) {
+        for (file, open) in &mut self.opens {
+            let is_refused = open.keeps_oplock && open.is_recalled && !open.is_closing;
+            if open.session == session && is_refused {
+                open.keeps_oplock = false;
+                open.grant = LicenceState::Breaking {
+                    confirmed: true,
+                    at_latest: now,
+                };
+                self.breaking.push(*file);
+            }
+        }
     }
 
     /// WRITEs and other changes of this open that wait and may have been answered: those alone in

@@ -149,19 +149,19 @@ impl Smb2FarHalf {
         };
         room.left = Some((left, asked_at));
         match room.has_room(now) {
-            true => self.let_writes_be_answered(tree),
+            true => self.let_writes_be_answered(now, tree),
             false => self.answer_no_writes(now, tree),
         }
     }
 
     /// The licences of the opens that have waited for room include WRITEs now.
-    fn let_writes_be_answered(&mut self, tree: TreeOfSession) {
+    fn let_writes_be_answered(&mut self, now: Time, tree: TreeOfSession) {
         for file in self.files() {
             let open = &self.opens[&file];
             let is_meant = open.awaits_room && open.is_held() && (open.session, open.tree) == tree;
             // Meanwhile another open of the lease may have been made durable.
             let is_outlived = open.lease.is_some_and(|key| self.has_durable_kin(key));
-            let may_tell = self.near_takes_late_writes && self.stops_by().is_none();
+            let may_tell = self.near_takes_late_writes && self.may_answer_writes(now, tree.0);
             if !is_meant || is_outlived || !may_tell {
                 continue;
             }
@@ -173,6 +173,12 @@ impl Smb2FarHalf {
                 self.tell_near(HalfFrame::MayWrite { file, may_set });
             }
         }
+    }
+
+    /// Returns true if nothing but the room decides whether WRITEs of a session are answered early. Another
+    /// connection of the client's may wait for the end of those that were, and the session may end.
+    pub(super) fn may_answer_writes(&self, now: Time, session: u64) -> bool {
+        self.stops_by().is_none() && !self.sessions.is_ending(now, session)
     }
 
     /// Ends the licences of a tree's opens that include WRITEs.

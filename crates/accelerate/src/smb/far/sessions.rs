@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use vocab::Time;
+
 use crate::ReasonCode;
-use crate::smb::config::TREES_MAX;
+use crate::smb::config::{SESSION_ENDS_WITHIN, TREES_MAX};
 use crate::smb::keys::{
     HostPair, MessageSealer, MissingKeyReason, NONCE_SEED_LENGTH, SealingKey, SealingKeys,
     SetUpOutcome, SigningAlgorithm, SigningKey,
@@ -21,8 +23,21 @@ struct KeyedSession {
     account: String,
     /// The near half has the key.
     is_reported: bool,
+    /// The end of its ticket, if it is known.
+    ends: Option<Time>,
+    /// The end is near.
+    is_ending: bool,
     /// It was logged off, and answers to earlier requests may still arrive.
     has_ended: bool,
+}
+
+impl KeyedSession {
+    /// The time from which no WRITE may be answered that the server could refuse.
+    fn ending_from(&self) -> Option<Time> {
+        let ends = self.ends?.as_nanos();
+        let margin = SESSION_ENDS_WITHIN.as_nanos() as u64;
+        Some(Time::from_nanos(ends.saturating_sub(margin)))
+    }
 }
 
 /// The keys that open and seal the encrypted messages of a session.
@@ -82,6 +97,8 @@ impl SessionTable {
                     }),
                     account,
                     is_reported: false,
+                    ends: None,
+                    is_ending: false,
                     has_ended: false,
                 };
                 self.keyed.insert(session, keyed);
@@ -90,6 +107,44 @@ impl SessionTable {
                 self.keyless.insert(session, no_key);
             }
         }
+    }
+
+    /// A session was set up, perhaps again, by a ticket with this end.
+    pub(super) fn lasts_until(&mut self, session: u64, ends: Option<Time>) {
+        if let Some(keyed) = self.keyed.get_mut(&session) {
+            (keyed.ends, keyed.is_ending) = (ends, false);
+        }
+    }
+
+    /// The time at which the next session is about to end.
+    pub(super) fn next_ending(&self) -> Option<Time> {
+        let lasting = self.keyed.values().filter(|keyed| !keyed.is_ending);
+        lasting.filter_map(KeyedSession::ending_from).min()
+    }
+
+    /// The sessions that are about to end from now on.
+    pub(super) fn take_ending(&mut self, now: Time) -> Vec<u64> {
+        let mut ending = Vec::new();
+        for (session, keyed) in &mut self.keyed {
+            let is_due = keyed.ending_from().is_some_and(|from| from <= now);
+            if is_due && !std::mem::replace(&mut keyed.is_ending, true) {
+                ending.push(*session);
+            }
+        }
+        ending
+    }
+
+    /// Returns true if the server will soon refuse the session's requests, or has begun to. One that still takes
+    /// them later does not end sessions with their tickets.
+    pub(super) fn is_ending(&self, now: Time, session: u64) -> bool {
+        let keyed = self.keyed.get(&session);
+        keyed.is_some_and(|keyed| {
+            let is_near = keyed.ending_from().is_some_and(|from| from <= now);
+            is_near
+                && keyed
+                    .ends
+                    .is_some_and(|ends| now < ends + SESSION_ENDS_WITHIN)
+        })
     }
 
     /// A session was logged off. Its key stays until it is forgotten.

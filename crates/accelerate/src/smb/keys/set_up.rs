@@ -172,6 +172,16 @@ struct PendingSessionSetup {
     is_binding: bool,
 }
 
+impl PendingSessionSetup {
+    /// The end of its ticket, if the session is set up by one.
+    fn ticket_ends(&self) -> Option<u64> {
+        match (&self.authenticate, &self.ticket.accepted) {
+            (None, Some(Ok(accepted))) => accepted.ends,
+            _ => None,
+        }
+    }
+}
+
 /// The result of a client's ticket, and the server's subkey, if either was present.
 #[derive(Debug, Default)]
 struct TicketResult {
@@ -207,6 +217,8 @@ pub(crate) struct PendingSetUps {
     agreed: Option<NegotiatedParameters>,
     asked: HashMap<u64, PendingSessionSetup>,
     halves: HashMap<u64, PartialSession>,
+    /// See [`Self::ticket_ends`].
+    ticket_ends: Option<u64>,
 }
 
 impl PendingSetUps {
@@ -219,7 +231,13 @@ impl PendingSetUps {
             agreed: None,
             asked: HashMap::new(),
             halves: HashMap::new(),
+            ticket_ends: None,
         }
+    }
+
+    /// The end of the ticket of the last session that was set up, or set up again, in seconds since 1970.
+    pub(crate) fn ticket_ends(&self) -> Option<u64> {
+        self.ticket_ends
     }
 
     /// Returns true if a message must be handed to it, whole and as the hosts sent it.
@@ -299,6 +317,7 @@ impl PendingSetUps {
             }
             (command::SESSION_SETUP, status::SUCCESS) => {
                 let asked = self.asked.remove(&header.message_id);
+                self.ticket_ends = asked.as_ref().and_then(PendingSessionSetup::ticket_ends);
                 let is_keyless = SessionSetupResponse::parse(&message[LENGTH..])
                     .is_ok_and(SessionSetupResponse::is_without_key);
                 Some(match (is_keyless, asked) {

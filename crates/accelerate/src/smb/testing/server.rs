@@ -188,6 +188,8 @@ pub(crate) struct Smb2Server {
     pub(crate) forgets_to_seal: bool,
     /// The capabilities beside those of its dialect.
     pub(crate) capabilities: u8,
+    /// Its clock at NEGOTIATE, as a FILETIME; 0: it does not tell it.
+    pub(crate) clock: u64,
     /// Requests whose signature was missing or not valid.
     pub(crate) refused: usize,
     /// The events, if they are recorded.
@@ -242,6 +244,7 @@ impl Smb2Server {
             sealing: None,
             forgets_to_seal: false,
             capabilities: 0,
+            clock: 0,
             refused: 0,
             history: None,
             times: Vec::new(),
@@ -587,6 +590,7 @@ impl Smb2Server {
                 answer[0] = 65;
                 answer[2] = 1;
                 answer[4..6].copy_from_slice(&self.dialect.to_le_bytes());
+                answer[40..48].copy_from_slice(&self.clock.to_le_bytes());
                 answer[24] = if self.dialect > 0x0202 { 4 } else { 0 } | self.capabilities;
                 for at in [28, 32, 36] {
                     let most = if self.dialect > 0x0202 {

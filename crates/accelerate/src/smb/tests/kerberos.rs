@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use super::super::SmbSettings;
 use super::super::testing::login::{UserLogin, exchange};
-use super::super::testing::messages;
+use super::super::testing::messages::{self, Smb2CreateParameters};
 use super::super::testing::server::{EncryptionPolicy, SigningPolicy};
 use super::super::testing::world::Smb2World;
+use super::super::wire::FileId;
+use super::super::wire::header::{command, status};
+use super::super::wire::set_up::SECONDS_1601_TO_1970;
 use super::{DELAY, contents, open, read};
 use crate::credentials::DelegatedAccounts;
 use crate::credentials::kerberos::testing::KerberosExchange;
@@ -118,6 +121,64 @@ fn repeated_ticket_keeps_the_session_served() {
         assert_eq!((world.clients[0].forged, world.server.refused), (0, 0));
         assert_eq!(world.let_go, None);
     }
+}
+
+/// The end of the client's ticket, 2036-01-01, in seconds since 1970.
+const TICKET_ENDS: u64 = 2_082_758_400;
+
+/// Writes to a file. Returns true if the near half answered.
+fn is_write_answered(world: &mut Smb2World, file: FileId) -> bool {
+    // The near half knows that its licences are fresh.
+    world.ask(0, &messages::echo());
+    let start = world.now;
+    let answer = world.ask(0, &messages::write(file, 0, b"written"));
+    assert_eq!(answer.header.status, status::SUCCESS);
+    world.now == start
+}
+
+/// The server refuses what comes after the end, and a client does not repeat what was answered.
+#[test]
+fn writes_at_the_end_of_a_ticket_go_to_the_server() {
+    for sealing in [None, Some(EncryptionPolicy::OfSessions(2))] {
+        let mut world = unconnected(with_keytab(&exchange()), WAYS[2], 100);
+        world.server.sealing = sealing;
+        world.server.clock = (TICKET_ENDS - 300 + SECONDS_1601_TO_1970) * 10_000_000;
+        world.set_up(0);
+        let file = open(&mut world, 0);
+        world.run_for(Duration::from_secs(220));
+        assert!(is_write_answered(&mut world, file));
+        world.run_for(Duration::from_secs(30));
+        assert!(!is_write_answered(&mut world, file));
+        let other = world.create(0, &Smb2CreateParameters::open("b"));
+        assert!(!is_write_answered(&mut world, other));
+        // A server that still makes opens then does not end sessions.
+        world.run_for(Duration::from_secs(120));
+        let other = world.create(0, &Smb2CreateParameters::open("c"));
+        assert!(is_write_answered(&mut world, other));
+        assert_eq!((world.clients[0].forged, world.server.refused), (0, 0));
+    }
+}
+
+#[test]
+fn oplock_of_an_expired_session_is_given_back_after_its_renewal() {
+    let mut world = unconnected(with_keytab(&exchange()), WAYS[1], 100);
+    world.set_up(0);
+    let other = world.beside();
+    open(&mut world, 0);
+    world.run_for(Duration::from_secs(1));
+    world.server.refuses = Some((command::OPLOCK_BREAK, status::NETWORK_SESSION_EXPIRED));
+    let wanted = world.send(other, &Smb2CreateParameters::open("a").request());
+    world.run_for(Duration::from_secs(5));
+    assert!(world.server.refuses.is_none());
+    assert!(!world.clients[other].answered.contains_key(&wanted));
+    world.prove_again(0);
+    world.run_for(Duration::from_secs(1));
+    let answer = world.clients[other].answered.get(&wanted);
+    assert_eq!(
+        answer.map(|answer| answer.header.status),
+        Some(status::SUCCESS)
+    );
+    assert_eq!(world.let_go, None);
 }
 
 #[test]

@@ -3,11 +3,13 @@
 //! derived from them ([MS-SMB2] §3.1.4.2, Generating Cryptographic Keys).
 
 use super::header::LENGTH;
-use super::{WireError, array, expect_structure, u8_at, u16_at, u32_at};
+use super::{WireError, array, expect_structure, u8_at, u16_at, u32_at, u64_at};
 
 /// The types of the NEGOTIATE contexts that choose encryption and signing ([MS-SMB2] §2.2.3.1).
 const ENCRYPTION_CAPABILITIES: u16 = 2;
 const SIGNING_CAPABILITIES: u16 = 8;
+/// The seconds between the years in which FILETIME and Unix begin to count.
+pub(crate) const SECONDS_1601_TO_1970: u64 = 11_644_473_600;
 /// More contexts than the specification has kinds of; a message with more is not believed.
 const CONTEXTS_MAX: u16 = 64;
 
@@ -39,6 +41,8 @@ pub(crate) struct NegotiateResponse {
     pub(crate) capabilities: u32,
     pub(crate) max_read: u32,
     pub(crate) max_write: u32,
+    /// The server's clock, in seconds since 1970, if it tells it.
+    pub(crate) system_time: Option<u64>,
 }
 
 impl NegotiateResponse {
@@ -50,6 +54,8 @@ impl NegotiateResponse {
             capabilities: u32_at(body, 24)?,
             max_read: u32_at(body, 32)?,
             max_write: u32_at(body, 36)?,
+            // A FILETIME counts 100 ns since 1601 ([MS-DTYP] §2.3.3).
+            system_time: (u64_at(body, 40)? / 10_000_000).checked_sub(SECONDS_1601_TO_1970),
         })
     }
 
