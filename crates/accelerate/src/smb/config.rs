@@ -210,6 +210,10 @@ pub(crate) const OFFERED_MAX: usize = 64 + 56 + 2 * 1_024;
 /// files a second after their use, so a thousand are those of some thousand files in a second.
 pub(crate) const LEASE_ALIASES_MAX: usize = 1_024;
 
+/// Leases of one flow with opens that are not tracked: a client draws a new key for each file that it opens with
+/// O_SYNC or O_DIRECT, for example. Their keys take a mebibyte.
+pub(crate) const SHARED_LEASES_MAX: usize = 65_536;
+
 /// Questions about one open that are asked ahead of its client: Windows' Explorer asks five.
 pub(crate) const QUESTIONS_MAX: usize = 8;
 

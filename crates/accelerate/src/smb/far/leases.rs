@@ -29,7 +29,7 @@ use vocab::{SegmentKind, Time};
 use super::message::GatheredMessage;
 use super::open::{LicenceState, TrackedOpen};
 use super::{RequestPurpose, Smb2FarHalf, StreamFinish};
-use crate::smb::config::{CONFIRM_WITHIN, LAST_TAKES_WITHIN, OPENS_MAX, TAKES_WITHIN};
+use crate::smb::config::{CONFIRM_WITHIN, LAST_TAKES_WITHIN, SHARED_LEASES_MAX, TAKES_WITHIN};
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::{CreateRequest, CreateResponse, REQUEST_OPLOCK_AT, oplock_level};
 use crate::smb::wire::header::{LENGTH, Smb2Header, command};
@@ -138,9 +138,23 @@ impl LeaseTable {
         self.company == LeaseSharing::Asked
     }
 
+    /// Bytes of the keys that are remembered.
+    pub(super) fn bytes(&self) -> usize {
+        self.shared.len() * size_of::<LeaseKey>()
+    }
+
+    /// The note to the operator, once no lease is a licence any more.
+    pub(super) fn text(&self) -> Option<String> {
+        self.are_all_shared.then(|| {
+            "opens that the nodes cannot follow may be under any lease, so that no lease allows answers here until \
+             the client connects again"
+                .to_owned()
+        })
+    }
+
     fn share(&mut self, key: Option<LeaseKey>) {
         match key {
-            Some(key) if self.shared.len() < OPENS_MAX => {
+            Some(key) if self.shared.len() < SHARED_LEASES_MAX => {
                 self.shared.insert(key);
             }
             _ => self.are_all_shared = true,

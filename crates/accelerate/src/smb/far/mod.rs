@@ -628,6 +628,7 @@ impl AcceleratorHalf for Smb2FarHalf {
             + self.opens_ahead.bytes()
             + self.children.bytes()
             + self.early_breaks.bytes()
+            + self.leases.bytes()
     }
 
     fn note(&self) -> Option<String> {
@@ -639,6 +640,7 @@ impl AcceleratorHalf for Smb2FarHalf {
             )
         });
         let texts = self.sessions.text().into_iter().chain(durable);
+        let texts = texts.chain(self.leases.text());
         let texts: Vec<String> = texts.collect();
         let known = (!texts.is_empty()).then(|| texts.join("; "));
         self.no_key_for.clone().or(known)

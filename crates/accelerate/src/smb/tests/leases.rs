@@ -62,6 +62,30 @@ fn leased_serial_reader_waits_no_longer() {
     }
 }
 
+/// The Linux kernel's client opens files so with O_SYNC, each under a key of its own.
+#[test]
+fn opens_that_are_not_tracked_leave_other_leases_alone() {
+    let mut world = world_with(100_000);
+    for index in 0..1_100u64 {
+        let mut key = [0xaa; 16];
+        key[..8].copy_from_slice(&index.to_le_bytes());
+        let file = Smb2CreateParameters {
+            options: 0x2,
+            lease: Some((LeaseKey(key), 7)),
+            ..Smb2CreateParameters::leased("a", KEY)
+        };
+        let file = world.create(0, &file);
+        world.ask(0, &messages::close(file));
+    }
+    let file = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    assert!(is_answered_here(
+        &mut world,
+        &messages::read(file, 0, 4_096)
+    ));
+    assert_eq!(world.notes(), [None, None]);
+}
+
 #[test]
 fn leased_writes_reach_the_server_before_a_breaker() {
     let mut world = world_with(0);
