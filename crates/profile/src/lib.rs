@@ -29,7 +29,8 @@ mod validate;
 pub use calibration::{CableCalibration, CableDelay};
 pub use column_head::{COLUMN_HEAD_MAX, ColumnHead, ColumnHeadError};
 pub use fit::{
-    DeviceFit, FitError, FitOptions, FittedParameter, ModelFamily, ParameterKind, fit_device,
+    DeviceFit, FitError, FitOptions, FittedParameter, ModelFamily, ParameterKind, PortTransit,
+    fit_device, slower_port_pairs,
 };
 pub use plan::{
     AddressFamily, EXPERIMENTS_MAX, ExperimentPlan, ExperimentPurpose, FLOWS_MAX,

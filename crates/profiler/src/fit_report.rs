@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use anyhow::{Context, Result};
 use host::terminal::write_hanging;
-use profile::{CableCalibration, DeviceFit, FittedParameter, ParameterKind};
+use profile::{CableCalibration, DeviceFit, FittedParameter, ParameterKind, slower_port_pairs};
 use serde_json::{Value, json};
 use vocab::{DeviceModel, DeviceQueueLimit};
 
@@ -32,8 +32,52 @@ pub fn text(runs: &CalibratedRuns, fit: &DeviceFit) -> String {
         let _ = writeln!(out, "{:<24} {:>16}   {}", row.name, row.value, row.interval);
     }
     write_unidentified(&mut out, fit);
+    write_port_pairs(&mut out, runs);
     write_remarks(&mut out, &runs.remarks);
     out
+}
+
+/// Writes the pairs of ports with a longer transit than others; the model has one transit for all.
+fn write_port_pairs(out: &mut String, runs: &CalibratedRuns) {
+    let pairs = slower_port_pairs(&runs.runs, runs.resolution());
+    if pairs.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "\n{:<16} {:>9} {:>9} {:>9} {:>12}",
+        "slower, bytes", "ports", "packets", "least us", "fastest us"
+    );
+    for pair in pairs {
+        let _ = writeln!(
+            out,
+            "{:<16} {:>9} {:>9} {:>9.2} {:>12.2}",
+            pair.size,
+            format!("{} to {}", pair.input, pair.output),
+            pair.packets,
+            pair.least.as_secs_f64() * 1e6,
+            pair.fastest.as_secs_f64() * 1e6,
+        );
+    }
+    let text = "These pairs of ports take longer than the fastest pair. The model has the transit of \
+                the fastest pair for all of them.";
+    write_hanging(out, "", 0, text.split_whitespace());
+}
+
+fn port_pairs_document(runs: &CalibratedRuns) -> Vec<Value> {
+    let pairs = slower_port_pairs(&runs.runs, runs.resolution()).into_iter();
+    pairs
+        .map(|pair| {
+            json!({
+                "size_bytes": pair.size,
+                "input": pair.input,
+                "output": pair.output,
+                "packets": pair.packets,
+                "least_ns": pair.least.as_nanos() as u64,
+                "fastest_ns": pair.fastest.as_nanos() as u64,
+            })
+        })
+        .collect()
 }
 
 /// Writes the delay and the noise of the cable by size.
@@ -207,6 +251,7 @@ pub fn document(runs: &CalibratedRuns, fit: &DeviceFit) -> Value {
         "runs": runs.runs.len(),
         "calibration": calibration_document(runs.calibration.as_ref()),
         "parameters": parameters_document(fit),
+        "slower_port_pairs": port_pairs_document(runs),
         "model": fit.model,
         "remarks": runs.remarks,
     })

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  lone packets ──────────► transit.rs    minimum transit by size
+//!        └────────────────► port_pairs.rs pairs of ports with a longer one, for the report
 //!  bursts to k outputs ───► servers.rs    number and service time of shared servers
 //!  bursts on one input ───► queue.rs      input queue
 //!  overload by size ──────► line.rs       serialisation time: rate and overhead
@@ -23,6 +24,7 @@ mod bucket;
 mod line;
 mod occupancy;
 mod parameter;
+mod port_pairs;
 mod queue;
 mod search;
 mod servers;
@@ -43,6 +45,7 @@ use bucket::LineKind;
 use search::{OutputCandidate, OverloadReplay, SearchBounds};
 
 pub use parameter::{FittedParameter, ParameterKind};
+pub use port_pairs::{PortTransit, slower_port_pairs};
 
 /// Limit of a queue that is not known: larger than any that a plan fills.
 const UNKNOWN_QUEUE: ByteCount = ByteCount::mebibytes(64);
