@@ -315,7 +315,12 @@ impl Smb2Server {
 
     /// Revokes an oplock whose holder has not answered its break.
     pub(crate) fn give_up_break(&mut self, file: FileId) {
-        let Some(open) = self.opens.get(&file).filter(|open| open.oplock >= 8) else {
+        // It may have been given back, and granted again since.
+        let Some(open) = self
+            .opens
+            .get(&file)
+            .filter(|_| self.breaking.contains(&file))
+        else {
             return;
         };
         for file in self.sharing(file, open.connection, open.lease) {

@@ -1039,6 +1039,7 @@ impl ModelRun {
         let history = self.world.server.history.as_ref().unwrap();
         for (index, happened) in history.iter().enumerate().skip(self.seen) {
             if let HistoryEvent::Broke { file, .. } = happened {
+                self.breaks.retain(|(_, broken)| broken != file);
                 self.breaks.push((self.world.server.times[index], *file));
             }
         }

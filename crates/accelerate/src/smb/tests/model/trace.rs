@@ -323,7 +323,11 @@ impl ModelTrace<'_> {
                 TraceRequest::Open { .. } | TraceRequest::Stat { .. } => answer.is(DELETE_PENDING),
                 _ => false,
             };
-            if !is_refused {
+            // As long as the path is cut, the far half cannot know whether the client has been given the open.
+            let (from, to) = (op.sent.at, answered.at);
+            let mut cuts = self.trouble.cuts.iter();
+            let is_cut = cuts.any(|cut| cut.start <= to && from <= cut.end + DELAY * 2);
+            if !is_refused || op.who > 0 && is_cut {
                 continue;
             }
             let mut because = self.history[op.sent.happened..answered.happened].iter();
