@@ -351,7 +351,9 @@ impl ModelRun {
         self.ask(0, &change(file), TraceRequest::Names, None);
         self.wait_for_last();
         self.meddle();
-        if !self.may_ask(0) || self.random.below(12) == 0 {
+        // In between the client may have closed it.
+        let is_open = self.handles[0].iter().any(|handle| handle.file == file);
+        if !is_open || !self.may_ask(0) || self.random.below(12) == 0 {
             return false;
         }
         self.handles[0].retain(|handle| handle.file != file);
