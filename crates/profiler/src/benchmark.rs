@@ -164,7 +164,7 @@ pub fn merge(documents: &[(String, Value)]) -> Result<Value> {
     merge::merge(documents)
 }
 
-/// What has been measured so far.
+/// The results of a benchmark that is running: those of the parts that have ended.
 struct BenchmarkParts {
     figures: Value,
     report: Value,

@@ -462,6 +462,11 @@ impl HalfFrame {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Self>, TruncatedInput> {
         let mut reader = ByteReader::new(bytes);
         let file = |reader: &mut ByteReader<'_>| reader.array().map(FileId);
+        // Bytes behind their length, a 16-bit number.
+        let short = |reader: &mut ByteReader<'_>| {
+            let length = usize::from(reader.u16()?);
+            reader.bytes(length).map(Bytes::copy_from_slice)
+        };
         let frame = match reader.u8()? {
             ENGAGED => HalfFrame::Engaged {
                 version: reader.u8()?,
@@ -575,10 +580,7 @@ impl HalfFrame {
             OFFER => {
                 let (file, position) = (file(&mut reader)?, reader.u64()?);
                 let staleness = Duration::from_millis(reader.u32()?.into());
-                let length = usize::from(reader.u16()?);
-                let request = Bytes::copy_from_slice(reader.bytes(length)?);
-                let length = usize::from(reader.u16()?);
-                let answer = Bytes::copy_from_slice(reader.bytes(length)?);
+                let (request, answer) = (short(&mut reader)?, short(&mut reader)?);
                 HalfFrame::Offer {
                     file,
                     position,
@@ -589,10 +591,7 @@ impl HalfFrame {
             }
             LEASED_OFFER => {
                 let (file, position) = (file(&mut reader)?, reader.u64()?);
-                let length = usize::from(reader.u16()?);
-                let request = Bytes::copy_from_slice(reader.bytes(length)?);
-                let length = usize::from(reader.u16()?);
-                let answer = Bytes::copy_from_slice(reader.bytes(length)?);
+                let (request, answer) = (short(&mut reader)?, short(&mut reader)?);
                 HalfFrame::LeasedOffer {
                     file,
                     position,
@@ -602,10 +601,7 @@ impl HalfFrame {
             }
             LISTING_OFFER => {
                 let (file, position) = (file(&mut reader)?, reader.u64()?);
-                let length = usize::from(reader.u16()?);
-                let request = Bytes::copy_from_slice(reader.bytes(length)?);
-                let length = usize::from(reader.u16()?);
-                let answer = Bytes::copy_from_slice(reader.bytes(length)?);
+                let (request, answer) = (short(&mut reader)?, short(&mut reader)?);
                 HalfFrame::ListingOffer {
                     file,
                     position,

@@ -77,7 +77,7 @@ pub(crate) struct ReadAhead {
     wants_tail: bool,
     /// The length of the file as it was opened.
     opened_end: u64,
-    /// What the client has read of it, up to its second look elsewhere.
+    /// The parts of the file that the client read first, until it read elsewhere for the second time.
     parts: FirstParts,
     /// The client has read elsewhere than behind its first READs.
     has_left_start: bool,

@@ -162,8 +162,8 @@ impl FileContents {
     }
 
     /// Forgets the blocks wholly before `offset` up to the first gap: a serial reader does not return to them.
-    /// Of the blocks before the gap, the last ones stay: the far half keeps a run that the client interrupted. Returns
-    /// the ranges of what is forgotten.
+    /// The last blocks before the gap stay, because the far half keeps a run that the client interrupted. Returns the
+    /// ranges of the blocks that it forgets.
     fn drop_before(&mut self, offset: u64) -> Vec<Range<u64>> {
         let mut first = offset;
         let mut dropped = Vec::new();

@@ -175,7 +175,7 @@ impl EarlierContents {
     }
 }
 
-/// What a client loses if the server refuses a SET_INFO that was answered here.
+/// The loss of a client if the server refuses a SET_INFO that this half has answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SetLoss {
     /// Nothing: it asks for no less room than the file has.
@@ -207,7 +207,7 @@ enum PendingRequest {
     /// A SET_INFO of the length, or of times and attributes.
     Sets {
         file: FileId,
-        /// What is lost if the server refuses it.
+        /// The client's loss if the server refuses it.
         loses: SetLoss,
         /// The client has its answer from here.
         is_answered: bool,

@@ -372,7 +372,7 @@ fn listing_does_not_wait_for_names_that_are_not_requested() {
     }
 }
 
-/// What a client would have listed next is not listed long after.
+/// The directories that a client would have listed next are forgotten after a while.
 #[test]
 fn directories_are_not_listed_ahead_of_a_client_that_has_stopped() {
     let mut world = world();

@@ -153,7 +153,7 @@ fn name_is_there_once_the_client_is_told_of_a_change() {
     assert!(world.let_go.is_none());
 }
 
-/// What the server resolves otherwise than a path in the share is not asked for ahead.
+/// The far half makes no requests ahead for a path that the server resolves by its distributed file system.
 #[test]
 fn name_of_a_distributed_file_system_is_not_looked_for() {
     let mut world = filled(world_with(1_000));

@@ -257,7 +257,7 @@ fn question_behind_a_flush_comes_with_its_answer() {
     assert!(world.let_go.is_none());
 }
 
-/// What the client writes to a stream is in its own answer.
+/// The answer to a question behind a FLUSH contains a stream that the client has just written.
 #[test]
 fn own_stream_is_in_the_answer_behind_a_flush() {
     let mut world = world_with(1_000);

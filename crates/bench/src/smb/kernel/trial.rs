@@ -102,7 +102,9 @@ pub fn run(
         let accelerate = bench.lane.why()?;
         let mut killed = Vec::new();
         for site in [LabSite::Near, LabSite::Far] {
-            killed.push(records(&mut bench, *mount, site)?);
+            let records = records(&mut bench, *mount, site);
+            // An action that failed may have left its mount.
+            killed.push(records.with_context(|| faults_of(&through))?);
         }
         trials.push(MountTrial {
             direct,
@@ -182,6 +184,19 @@ pub fn surviving_mount(
         fault,
         accelerate: bench.lane.all_whys()?,
     })
+}
+
+/// Describes the actions that failed, for the error of a later one.
+fn faults_of(outcomes: &[TrialOutcome]) -> String {
+    let failed = outcomes.iter().filter_map(|outcome| {
+        let fault = outcome.fault.as_ref()?;
+        Some(format!("{}, {}: {fault}", outcome.mount, outcome.action))
+    });
+    let failed: Vec<String> = failed.collect();
+    match failed.is_empty() {
+        true => "no action failed before".to_owned(),
+        false => format!("these actions failed before: {}", failed.join("; ")),
+    }
 }
 
 /// Carries out all actions on a new mount.
